@@ -1,0 +1,316 @@
+"""The sparse tensor: observed entries of a multi-way table, with names for modes and levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from sfumato.data.ordering import lexicographic_order
+from sfumato.errors import DataError, SettingError, UnknownLabelError
+
+MAX_ENTRIES = np.iinfo(np.int32).max
+TIME_BINS = ("hour", "day", "week", "month")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way of the table: its name and the labels of its levels, in the order of the levels.
+
+    ``labels`` is an int64 array or an object array of strings; ``None`` means that the labels are
+    the level numbers themselves. ``bin`` says that the labels are times cut to that resolution.
+    """
+
+    name: str
+    size: int
+    labels: NDArray[Any] | None = None
+    bin: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels is not None:
+            if len(self.labels) != self.size:
+                raise DataError(
+                    f"mode {self.name!r} has {self.size} levels but {len(self.labels)} labels"
+                )
+            if len(self._level_of) != self.size:
+                raise DataError(f"mode {self.name!r} has the same label twice")
+        if self.bin is not None and self.bin not in TIME_BINS:
+            raise SettingError(f"unknown time bin {self.bin!r}: use one of {', '.join(TIME_BINS)}")
+
+    @cached_property
+    def _level_of(self) -> dict[Any, int]:
+        return {} if self.labels is None else {v: i for i, v in enumerate(self.labels.tolist())}
+
+    def label(self, level: int) -> Any:
+        """The label of a level, as a plain int or str."""
+        return int(level) if self.labels is None else self.labels.tolist()[level]
+
+    def find(self, labels: Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
+        """Levels of the given labels; -1 where a label is unknown.
+
+        A number matches a label written as text and the other way round, so that a table read
+        from CSV and one held in memory mean the same levels.
+        """
+        wanted = np.asarray(labels)
+        if self.labels is None:
+            return self._find_numbers(wanted)
+        known = self._level_of
+        as_known = int if self.labels.dtype.kind == "i" else str
+        found = np.full(wanted.shape[0], -1, np.int32)
+        for position, label in enumerate(wanted.tolist()):
+            level = known.get(label)
+            if level is None:
+                try:
+                    level = known.get(as_known(label))
+                except (TypeError, ValueError):
+                    level = None
+            if level is not None:
+                found[position] = level
+        return found
+
+    def _find_numbers(self, wanted: NDArray[Any]) -> NDArray[np.int32]:
+        try:
+            numbers = wanted.astype(np.float64)
+        except (TypeError, ValueError):
+            return np.full(wanted.shape[0], -1, np.int32)
+        valid = (numbers >= 0) & (numbers < self.size) & (numbers == np.floor(numbers))
+        return np.where(valid, numbers, -1).astype(np.int32)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mode):
+            return NotImplemented
+        mine = (self.name, self.size, self.bin, self.labels is None)
+        theirs = (other.name, other.size, other.bin, other.labels is None)
+        return mine == theirs and (
+            self.labels is None or bool(np.array_equal(self.labels, other.labels))  # type: ignore[arg-type]
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SparseTensor:
+    """Observed entries of a table with two or more modes. Immutable.
+
+    ``coordinates[m, e]`` is the level of entry ``e`` in mode ``m``. Entries are kept sorted by the
+    first mode, then the second, and so on; entries at the same cell keep the order they came in.
+    So nothing that is computed from a tensor depends on the order of the file's lines.
+
+    The tensor records: it judges neither bounds, nor duplicates, nor NaN. Fitting does.
+    """
+
+    coordinates: NDArray[np.int32]
+    values: NDArray[np.floating[Any]]
+    modes: tuple[Mode, ...]
+    bounds: tuple[float, float] | None = None
+    _checked: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self._checked:
+            _freeze(self.coordinates, self.values)
+            return
+        values = np.asarray(self.values)
+        if values.dtype not in (np.float32, np.float64):
+            values = values.astype(np.float64)
+        given = np.asarray(self.coordinates)
+        _check_coordinates(given, values, self.modes)
+        coordinates = np.ascontiguousarray(given, dtype=np.int32)
+        order = lexicographic_order(coordinates, self.shape)
+        if order is not None:
+            values = values[order]
+            coordinates = np.stack([row[order] for row in coordinates])
+        elif coordinates is given:
+            coordinates, values = coordinates.copy(), values.copy()
+        object.__setattr__(self, "coordinates", coordinates)
+        object.__setattr__(self, "values", np.ascontiguousarray(values))
+        object.__setattr__(self, "modes", tuple(self.modes))
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        object.__setattr__(self, "_checked", True)
+        _freeze(self.coordinates, self.values)
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(mode.size for mode in self.modes)
+
+    @property
+    def order(self) -> int:
+        return len(self.modes)
+
+    @property
+    def n_entries(self) -> int:
+        return int(self.values.shape[0])
+
+    @property
+    def mode_names(self) -> tuple[str, ...]:
+        return tuple(mode.name for mode in self.modes)
+
+    @property
+    def density(self) -> float:
+        """Share of the cells that are observed (an entry given twice counts twice)."""
+        return self.n_entries / float(np.prod([float(n) for n in self.shape]))
+
+    def __len__(self) -> int:
+        return self.n_entries
+
+    def __repr__(self) -> str:
+        sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in self.modes)
+        bounds = (
+            "" if self.bounds is None else f", values in [{self.bounds[0]:g}, {self.bounds[1]:g}]"
+        )
+        return (
+            f"SparseTensor({sizes}; {self.n_entries:,} entries, density {self.density:.3g}, "
+            f"{self.values.dtype}{bounds})"
+        )
+
+    def mode_index(self, name: str) -> int:
+        """Position of the mode with this name."""
+        return find_mode(self.modes, name)
+
+    def counts(self, mode: str) -> NDArray[np.int64]:
+        """Number of entries at each level of a mode."""
+        m = self.mode_index(mode)
+        return np.bincount(self.coordinates[m], minlength=self.shape[m])
+
+    # -- parts of it --------------------------------------------------------------------------
+
+    def take(self, entries: NDArray[Any]) -> SparseTensor:
+        """The tensor of some entries: a mask, or entry numbers. Shape and labels stay."""
+        chosen = np.asarray(entries)
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else np.sort(chosen)
+        return SparseTensor(
+            np.ascontiguousarray(self.coordinates[:, chosen]),
+            self.values[chosen],
+            self.modes,
+            self.bounds,
+            _checked=True,
+        )
+
+    def with_values(
+        self, values: ArrayLike, bounds: tuple[float, float] | None = None
+    ) -> SparseTensor:
+        """The same cells with other values (and other bounds, none by default)."""
+        new = np.array(values)
+        if new.shape != self.values.shape:
+            raise DataError(f"{self.n_entries} values are needed, got shape {new.shape}")
+        if new.dtype not in (np.float32, np.float64):
+            new = new.astype(np.float64)
+        return SparseTensor(self.coordinates, new, self.modes, check_bounds(bounds), _checked=True)
+
+    def astype(self, dtype: DTypeLike) -> SparseTensor:
+        """The same tensor with float32 or float64 values."""
+        return self.with_values(self.values.astype(dtype), self.bounds)
+
+    def split(
+        self, test: float = 0.2, *, by: str | None = None, seed: int = 0
+    ) -> tuple[SparseTensor, SparseTensor]:
+        """Train and test tensors; see :func:`sfumato.data.prepare.split`."""
+        from sfumato.data import prepare
+
+        return prepare.split(self, test, by=by, seed=seed)
+
+    def folds(self, k: int = 5, *, seed: int = 0) -> Iterator[tuple[SparseTensor, SparseTensor]]:
+        """Pairs of train and test tensors; see :func:`sfumato.data.prepare.folds`."""
+        from sfumato.data import prepare
+
+        return prepare.folds(self, k, seed=seed)
+
+    def locate(self, labels: Mapping[str, Sequence[Any] | NDArray[Any]]) -> NDArray[np.int32]:
+        """Coordinates of cells given by one sequence of labels per mode."""
+        return locate(self.modes, labels)
+
+    def to_dense(self) -> NDArray[Any]:
+        """Dense array with NaN where nothing is observed; for small tensors without duplicates."""
+        dense = np.full(self.shape, np.nan, self.values.dtype)
+        dense[tuple(self.coordinates)] = self.values
+        return dense
+
+
+def find_mode(modes: Sequence[Mode], name: str) -> int:
+    """Position of a mode by name."""
+    for position, mode in enumerate(modes):
+        if mode.name == name:
+            return position
+    names = ", ".join(mode.name for mode in modes)
+    raise SettingError(f"there is no mode {name!r}; the modes are {names}")
+
+
+def find_levels(
+    modes: Sequence[Mode], labels: Mapping[str, Sequence[Any] | NDArray[Any]]
+) -> NDArray[np.int32]:
+    """Coordinates of labelled cells, -1 where a label is unknown."""
+    names = {mode.name for mode in modes}
+    missing, extra = names - set(labels), set(labels) - names
+    if missing or extra:
+        wrong = [f"no labels for mode {name!r}" for name in sorted(missing)]
+        wrong += [f"there is no mode {name!r}" for name in sorted(extra)]
+        raise SettingError(f"{'; '.join(wrong)}: the modes are {', '.join(m.name for m in modes)}")
+    found = [mode.find(labels[mode.name]) for mode in modes]
+    if len({row.shape[0] for row in found}) > 1:
+        raise DataError("the modes are given different numbers of labels")
+    return np.stack(found)
+
+
+def locate(
+    modes: Sequence[Mode], labels: Mapping[str, Sequence[Any] | NDArray[Any]]
+) -> NDArray[np.int32]:
+    """Coordinates of labelled cells; an unknown label is an error that names it."""
+    coordinates = find_levels(modes, labels)
+    for mode, levels in zip(modes, coordinates, strict=True):
+        unknown = np.flatnonzero(levels < 0)
+        if unknown.size:
+            shown = ", ".join(repr(labels[mode.name][i]) for i in unknown[:3])
+            more = f" and {unknown.size - 3} more" if unknown.size > 3 else ""
+            raise UnknownLabelError(
+                f"mode {mode.name!r} has no level {shown}{more}: it was not in the training data. "
+                'Leave such rows out, or predict with unseen="bias" to fall back to the biases'
+            )
+    return coordinates
+
+
+def check_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Bounds as two finite floats, the lower one first."""
+    if bounds is None:
+        return None
+    if len(bounds) != 2:
+        raise SettingError(f"bounds are two numbers (lowest, highest), got {bounds!r}")
+    low, high = float(bounds[0]), float(bounds[1])
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise SettingError(f"bounds must be finite with lowest < highest, got ({low}, {high})")
+    return low, high
+
+
+def _check_coordinates(
+    coordinates: NDArray[Any], values: NDArray[Any], modes: Sequence[Mode]
+) -> None:
+    order = len(modes)
+    if order < 2:
+        raise DataError(f"a tensor needs two modes or more, got {order}")
+    if len({mode.name for mode in modes}) < order:
+        raise DataError(f"mode names must differ, got {', '.join(mode.name for mode in modes)}")
+    if values.ndim != 1 or coordinates.shape != (order, values.shape[0]):
+        raise DataError(
+            f"coordinates must have shape ({order}, entries) and values (entries,), "
+            f"got {coordinates.shape} and {values.shape}"
+        )
+    if coordinates.dtype.kind not in "iu":
+        raise DataError(f"coordinates must be whole numbers, got {coordinates.dtype}")
+    if not values.shape[0]:
+        raise DataError("there are no entries: the table is empty")
+    if values.shape[0] > MAX_ENTRIES:
+        raise DataError(f"at most {MAX_ENTRIES:,} entries are supported, got {values.shape[0]:,}")
+    for mode, levels in zip(modes, coordinates, strict=True):
+        low, high = int(levels.min()), int(levels.max())
+        if low < 0 or high >= mode.size:
+            wrong = low if low < 0 else high
+            raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
+
+
+def _freeze(*arrays: NDArray[Any]) -> None:
+    for array in arrays:
+        array.flags.writeable = False

@@ -1,0 +1,29 @@
+"""Errors that tell the reader what to do next.
+
+Each is also a ``ValueError``, ``KeyError`` or ``OSError``, so that code that knows nothing of
+sfumato can still catch it.
+"""
+
+
+class SfumatoError(Exception):
+    """Base of every error that sfumato raises on purpose."""
+
+
+class DataError(SfumatoError, ValueError):
+    """The data or a column of it cannot be used as given."""
+
+
+class SettingError(SfumatoError, ValueError):
+    """A setting is impossible, or does not fit the data's shape."""
+
+
+class UnknownLabelError(SfumatoError, LookupError):
+    """A label that the model has not seen in training."""
+
+
+class ModelFileError(SfumatoError, OSError):
+    """A model folder is missing, foreign, damaged or of a later version."""
+
+
+class NotFittedError(SfumatoError, ValueError, AttributeError):
+    """A model is used before it is fitted."""

@@ -1,0 +1,47 @@
+"""Compiled kernels and the threads that run them.
+
+Kernels release the GIL and are handed out to a thread pool, one disjoint piece of work each. That
+keeps compilation short, works from any thread of the caller, and makes results depend on how the
+work is cut, never on which thread runs first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numba
+
+# Sums may be reordered so that they vectorise; NaN and infinity keep their meaning, because a
+# diverging fit is recognised by them.
+REORDERED_SUMS = {"reassoc", "contract", "arcp", "nsz"}
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function over arrays; the machine code is cached for the next process."""
+    return numba.njit(cache=True, nogil=True, fastmath=REORDERED_SUMS, error_model="numpy")(
+        function
+    )
+
+
+def available_threads() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="sfumato")
+
+
+def run(tasks: Iterable[Callable[[], None]], threads: int) -> None:
+    """Run tasks that write to disjoint memory, and wait for all of them."""
+    if threads == 1:
+        for task in tasks:
+            task()
+        return
+    for future in [_pool(threads).submit(task) for task in tasks]:
+        future.result()
