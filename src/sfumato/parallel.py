@@ -27,6 +27,13 @@ def kernel(function: Callable[..., Any]) -> Any:
     )
 
 
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile a small function into each kernel that calls it."""
+    return numba.njit(
+        cache=True, nogil=True, fastmath=REORDERED_SUMS, error_model="numpy", forceinline=True
+    )(function)
+
+
 def available_threads() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -47,7 +47,7 @@ class Mode:
 
     def label(self, level: int) -> Any:
         """The label of a level, as a plain int or str."""
-        return int(level) if self.labels is None else self.labels.tolist()[level]
+        return int(level) if self.labels is None else self.labels.item(level)
 
     def find(self, labels: Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
         """Levels of the given labels; -1 where a label is unknown.
@@ -59,15 +59,12 @@ class Mode:
         if self.labels is None:
             return self._find_numbers(wanted)
         known = self._level_of
-        as_known = int if self.labels.dtype.kind == "i" else str
+        as_known = _whole_number if self.labels.dtype.kind == "i" else str
         found = np.full(wanted.shape[0], -1, np.int32)
         for position, label in enumerate(wanted.tolist()):
             level = known.get(label)
             if level is None:
-                try:
-                    level = known.get(as_known(label))
-                except (TypeError, ValueError):
-                    level = None
+                level = known.get(as_known(label))
             if level is not None:
                 found[position] = level
         return found
@@ -76,7 +73,8 @@ class Mode:
         try:
             numbers = wanted.astype(np.float64)
         except (TypeError, ValueError):
-            return np.full(wanted.shape[0], -1, np.int32)
+            known = [_whole_number(label) for label in wanted.tolist()]
+            numbers = np.array([-1 if number is None else number for number in known], np.float64)
         valid = (numbers >= 0) & (numbers < self.size) & (numbers == np.floor(numbers))
         return np.where(valid, numbers, -1).astype(np.int32)
 
@@ -123,7 +121,8 @@ class SparseTensor:
         if order is not None:
             values = values[order]
             coordinates = np.stack([row[order] for row in coordinates])
-        elif coordinates is given:
+        else:
+            # Own copies: the arrays are made read-only below, and the caller's must not be.
             coordinates, values = coordinates.copy(), values.copy()
         object.__setattr__(self, "coordinates", coordinates)
         object.__setattr__(self, "values", np.ascontiguousarray(values))
@@ -181,8 +180,7 @@ class SparseTensor:
 
     def take(self, entries: NDArray[Any]) -> SparseTensor:
         """The tensor of some entries: a mask, or entry numbers. Shape and labels stay."""
-        chosen = np.asarray(entries)
-        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else np.sort(chosen)
+        chosen = np.sort(np.arange(self.n_entries)[entries])
         return SparseTensor(
             np.ascontiguousarray(self.coordinates[:, chosen]),
             self.values[chosen],
@@ -264,7 +262,7 @@ def locate(
     for mode, levels in zip(modes, coordinates, strict=True):
         unknown = np.flatnonzero(levels < 0)
         if unknown.size:
-            shown = ", ".join(repr(labels[mode.name][i]) for i in unknown[:3])
+            shown = ", ".join(map(repr, np.asarray(labels[mode.name])[unknown[:3]].tolist()))
             more = f" and {unknown.size - 3} more" if unknown.size > 3 else ""
             raise UnknownLabelError(
                 f"mode {mode.name!r} has no level {shown}{more}: it was not in the training data. "
@@ -309,6 +307,15 @@ def _check_coordinates(
         if low < 0 or high >= mode.size:
             wrong = low if low < 0 else high
             raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
+
+
+def _whole_number(label: Any) -> int | None:
+    """The whole number that a label is or spells, if it does."""
+    try:
+        number = int(label)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if isinstance(label, str) or number == label else None
 
 
 def _freeze(*arrays: NDArray[Any]) -> None:

@@ -1,0 +1,122 @@
+"""Writing tables, completed cells and factors. A file appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sfumato.data.tensor import Mode
+from sfumato.errors import DataError, SettingError
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_NOT_IN_FILE_NAMES = re.compile(r"[^\w-]+")
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of ``path`` once it is complete and on disk.
+
+    If anything goes wrong the file that was there stays, and nothing else is left behind.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise DataError(f"cannot write {path}: there is no folder {path.parent}")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write a table as .csv, .tsv or .parquet, by the suffix of the path."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (*_DELIMITERS, ".parquet"):
+        raise SettingError(f"cannot write {Path(path).name}: use .csv, .tsv or .parquet")
+    with replacing(path) as file:
+        if suffix == ".parquet":
+            pq.write_table(table, file)
+        else:
+            pacsv.write_csv(table, file, pacsv.WriteOptions(delimiter=_DELIMITERS[suffix]))
+
+
+def write_completed(
+    path: str | os.PathLike[str],
+    coordinates: NDArray[np.integer[Any]],
+    values: NDArray[Any],
+    modes: Sequence[Mode],
+    value_name: str = "prediction",
+) -> None:
+    """Write cells: a column of labels for each mode, then the values."""
+    columns = {
+        mode.name: _label_column(mode, levels)
+        for mode, levels in zip(modes, coordinates, strict=True)
+    }
+    if value_name in columns:
+        raise SettingError(f"value_name {value_name!r} is the name of a mode: choose another")
+    columns[value_name] = pa.array(np.ascontiguousarray(values))
+    write_table(pa.table(columns), path)
+
+
+def write_factors(
+    directory: str | os.PathLike[str],
+    factors: Sequence[NDArray[Any]],
+    modes: Sequence[Mode],
+    format: str = "csv",
+    biases: Sequence[NDArray[Any] | None] | None = None,
+) -> list[Path]:
+    """Write one file per mode: the label, columns f1 to fr, and the bias where there is one."""
+    if format not in ("csv", "parquet"):
+        raise SettingError(f"unknown format {format!r}: use csv or parquet")
+    folder = Path(directory)
+    paths = [folder / f"{_NOT_IN_FILE_NAMES.sub('_', mode.name)}.{format}" for mode in modes]
+    if len(set(paths)) < len(paths):
+        raise SettingError("two modes would be written to one file: rename one of them")
+    given = biases if biases is not None else [None] * len(modes)
+    tables = [
+        _factor_table(mode, factor, bias)
+        for mode, factor, bias in zip(modes, factors, given, strict=True)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, path in zip(tables, paths, strict=True):
+        write_table(table, path)
+    return paths
+
+
+def _factor_table(mode: Mode, factor: NDArray[Any], bias: NDArray[Any] | None) -> pa.Table:
+    if factor.ndim != 2 or factor.shape[0] != mode.size:
+        raise DataError(
+            f"mode {mode.name!r} has {mode.size} levels but factors of shape {factor.shape}"
+        )
+    names = [mode.name, *(f"f{column + 1}" for column in range(factor.shape[1]))]
+    columns = [_label_column(mode, np.arange(mode.size))]
+    columns += [pa.array(np.ascontiguousarray(column)) for column in factor.T]
+    if bias is not None:
+        names.append("bias")
+        columns.append(pa.array(np.ascontiguousarray(bias)))
+    if mode.name in names[1:]:
+        raise SettingError(f"the mode name {mode.name!r} is also a column of factors: rename it")
+    return pa.Table.from_arrays(columns, names)
+
+
+def _label_column(mode: Mode, levels: NDArray[Any]) -> Any:
+    if mode.labels is None:
+        return pa.array(np.ascontiguousarray(levels))
+    # Through a dictionary no Python object is made for a row.
+    codes = pa.array(np.ascontiguousarray(levels, np.int32))
+    return pa.DictionaryArray.from_arrays(codes, pa.array(mode.labels)).dictionary_decode()

@@ -1,0 +1,386 @@
+"""CP and Tucker models of any order, with a mean and biases: pure mathematics, no data.
+
+    value(i_0, .., i_{N-1}) = mean + sum_m bias_m[i_m] + sum_q core[q] prod_m factor_m[i_m, q_m]
+
+A CP model is a Tucker model whose core is superdiagonal with ones. Methods that work on single
+entries never form the dense tensor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from sfumato.errors import SettingError
+from sfumato.models.entrywise import CPArrays, TuckerArrays, predict_entries
+from sfumato.parallel import run
+from sfumato.simd import aligned_zeros, padded_width
+
+Array = NDArray[Any]
+_MAX_DENSE_CELLS = 10**8
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Multilinear(ABC):
+    """What CP and Tucker share.
+
+    ``rows`` holds the factors of all modes one below the other, padded with zero columns to whole
+    cache lines; ``factors`` and ``mode_biases`` are views of its parts.
+    """
+
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    mean: float
+    rows: Array
+    biases: Array
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    @property
+    def order(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.rows.dtype
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """First row of each mode."""
+        return tuple(int(o) for o in np.cumsum((0, *self.shape[:-1])))
+
+    def span(self, mode: int) -> slice:
+        """Rows of a mode."""
+        return slice(self.offsets[mode], self.offsets[mode] + self.shape[mode])
+
+    @property
+    def factors(self) -> tuple[Array, ...]:
+        return tuple(self.rows[self.span(m), : self.ranks[m]] for m in range(self.order))
+
+    @property
+    def mode_biases(self) -> tuple[Array, ...]:
+        return tuple(self.biases[self.span(m)] for m in range(self.order))
+
+    @property
+    @abstractmethod
+    def core(self) -> Array:
+        """The core tensor, of shape ``ranks``."""
+
+    @property
+    @abstractmethod
+    def free_core(self) -> Array:
+        """The core entries that a solver may change, flat (a view): none for CP."""
+
+    @property
+    @abstractmethod
+    def arrays(self) -> CPArrays | TuckerArrays:
+        """The parameters as compiled kernels see them (views, not copies)."""
+
+    @property
+    @abstractmethod
+    def degrees_of_freedom(self) -> int:
+        """Parameters less the directions that leave every value unchanged."""
+
+    def _bias_freedom(self) -> int:
+        return 1 + (sum(n - 1 for n in self.shape) if self.biases.any() else 0)
+
+    def with_mean(self, mean: float) -> Self:
+        return replace(self, mean=float(mean))
+
+    @abstractmethod
+    def copy(self) -> Self:
+        """A model that shares no memory with this one."""
+
+    # -- reference: readable, in NumPy ----------------------------------------------------------
+
+    def entry_rows(self, coordinates: Array) -> list[Array]:
+        """Each mode's factor rows at the given entries."""
+        return [f[levels] for f, levels in zip(self.factors, coordinates, strict=True)]
+
+    @abstractmethod
+    def design(self, mode: int, coordinates: Array) -> Array:
+        """Per entry the vector whose inner product with the mode's row is the value."""
+
+    @abstractmethod
+    def kronecker(self, coordinates: Array) -> Array:
+        """Per entry the vector whose inner product with the free core entries is the value."""
+
+    def bias_sum(self, coordinates: Array) -> Array:
+        total: Array = sum(b[levels] for b, levels in zip(self.mode_biases, coordinates, strict=True))
+        return total
+
+    def predict_reference(self, coordinates: Array) -> Array:
+        """Slow twin of :meth:`predict`."""
+        interaction = np.einsum("er,er->e", self.design(0, coordinates), self.factors[0][coordinates[0]])
+        result: Array = self.mean + self.bias_sum(coordinates) + interaction
+        return result
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def predict(self, coordinates: Array, *, threads: int = 1) -> Array:
+        """Values at the entries ``coordinates[:, e]``."""
+        cells = np.ascontiguousarray(coordinates, dtype=np.int32)
+        if cells.ndim != 2 or cells.shape[0] != self.order:
+            raise SettingError(f"coordinates need shape ({self.order}, entries), got {cells.shape}")
+        for m, (levels, size) in enumerate(zip(cells, self.shape, strict=True)):
+            if levels.size and (levels.min() < 0 or levels.max() >= size):
+                raise SettingError(f"a level of mode {m} is outside 0 to {size - 1}")
+        out = np.empty(cells.shape[1], self.dtype)
+        arrays, mean = self.arrays, self.dtype.type(self.mean)
+        cuts = np.linspace(0, cells.shape[1], threads + 1).astype(np.int64).tolist()
+        run(
+            [
+                partial(predict_entries, arrays, mean, cells, start, stop, out)
+                for start, stop in zip(cuts, cuts[1:], strict=False)
+            ],
+            threads,
+        )
+        return out
+
+    def block(self, levels: Sequence[Array | Sequence[int] | slice]) -> Array:
+        """Dense values on a grid: some levels of each mode (a list of them, or a slice)."""
+        chosen = [np.arange(n)[part] for n, part in zip(self.shape, levels, strict=True)]
+        cells = int(np.prod([len(c) for c in chosen], dtype=np.int64))
+        if cells > _MAX_DENSE_CELLS:
+            raise SettingError(
+                f"a dense block of {cells:,} cells is too large; ask for fewer levels at a time"
+            )
+        result = self.core
+        for m, c in enumerate(chosen):
+            result = np.moveaxis(np.tensordot(self.factors[m][c], result, (1, m)), 0, m)
+        for m, c in enumerate(chosen):
+            along = [1] * self.order
+            along[m] = -1
+            result = result + self.mode_biases[m][c].reshape(along)
+        dense: Array = result + self.dtype.type(self.mean)
+        return dense
+
+    def to_dense(self) -> Array:
+        """The whole tensor; for small ones."""
+        return self.block([slice(None)] * self.order)
+
+    def along(self, mode: int, fixed: Sequence[int]) -> Array:
+        """Values of every level of a mode, the other modes' levels fixed (``fixed[mode]`` unused)."""
+        cells = np.repeat(np.asarray(fixed, np.int32)[:, None], self.shape[mode], axis=1)
+        cells[mode] = np.arange(self.shape[mode])
+        return self.predict(cells)
+
+
+@dataclass(frozen=True, eq=False)
+class CPModel(Multilinear):
+    """CANDECOMP/PARAFAC: ``value = sum_r prod_m factor_m[i_m, r]``."""
+
+    @classmethod
+    def zeros(cls, shape: Sequence[int], rank: int, dtype: DTypeLike = np.float64) -> CPModel:
+        """All parameters zero."""
+        check_ranks(shape, (rank,) * len(shape))
+        rows = aligned_zeros((sum(shape), padded_width(rank, dtype)), dtype)
+        return cls(tuple(shape), (rank,) * len(shape), 0.0, rows, np.zeros(sum(shape), dtype))
+
+    @classmethod
+    def from_factors(
+        cls, factors: Sequence[Array], *, mean: float = 0.0, biases: Sequence[Array] | None = None
+    ) -> CPModel:
+        """A model that copies the given factors (n_m x rank each)."""
+        shape = tuple(f.shape[0] for f in factors)
+        model = cls.zeros(shape, factors[0].shape[1], np.result_type(*factors)).with_mean(mean)
+        return _filled(model, factors, biases)
+
+    @property
+    def rank(self) -> int:
+        return self.ranks[0]
+
+    @property
+    def arrays(self) -> CPArrays:
+        return CPArrays(self.rows, self.biases, self.offsets)
+
+    @property
+    def core(self) -> Array:
+        core = np.zeros(self.ranks, self.dtype)
+        core[(np.arange(self.rank),) * self.order] = 1
+        return core
+
+    @property
+    def free_core(self) -> Array:
+        return np.empty(0, self.dtype)
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        return self.rank * (sum(self.shape) - self.order + 1) + self._bias_freedom()
+
+    @property
+    def weights(self) -> Array:
+        """Size of each component: the product of its columns' lengths."""
+        lengths: Array = np.prod([np.linalg.norm(f, axis=0) for f in self.factors], axis=0)
+        return lengths
+
+    def copy(self) -> CPModel:
+        return CPModel.from_factors(self.factors, mean=self.mean, biases=self.mode_biases)
+
+    def design(self, mode: int, coordinates: Array) -> Array:
+        rows = self.entry_rows(coordinates)
+        others = [rows[m] for m in range(self.order) if m != mode]
+        product: Array = np.prod(others, axis=0)
+        return product
+
+    def kronecker(self, coordinates: Array) -> Array:
+        return np.empty((coordinates.shape[1], 0), self.dtype)  # the core is fixed
+
+    def normalised(self) -> CPModel:
+        """The same values: components sorted by size, each one's columns of equal length.
+
+        Every column but the last mode's has a positive sum, so that the signs are settled too.
+        """
+        lengths = np.array([np.linalg.norm(f, axis=0) for f in self.factors])
+        weights = lengths.prod(axis=0)
+        keep = np.argsort(-weights, kind="stable")
+        even = weights ** (1 / self.order)
+        factors, signs = [], np.ones(self.rank, self.dtype)
+        for m, (f, length) in enumerate(zip(self.factors, lengths, strict=True)):
+            scaled = f * np.where(length > 0, even / np.where(length > 0, length, 1), 0)
+            if m < self.order - 1:
+                sign = np.where(scaled.sum(axis=0) < 0, -1, 1).astype(self.dtype)
+                signs *= sign
+            else:
+                sign = signs
+            factors.append((scaled * sign)[:, keep].astype(self.dtype))
+        return CPModel.from_factors(factors, mean=self.mean, biases=self.mode_biases)
+
+    def to_tucker(self) -> TuckerModel:
+        return TuckerModel.from_factors(
+            self.factors, self.core, mean=self.mean, biases=self.mode_biases
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TuckerModel(Multilinear):
+    """Tucker: a small core tensor, multiplied along each mode by a factor."""
+
+    flat_core: Array
+
+    @classmethod
+    def zeros(
+        cls, shape: Sequence[int], ranks: Sequence[int], dtype: DTypeLike = np.float64
+    ) -> TuckerModel:
+        """All parameters zero."""
+        check_ranks(shape, ranks)
+        rows = aligned_zeros((sum(shape), padded_width(max(ranks), dtype)), dtype)
+        core = np.zeros(int(np.prod(ranks)), dtype)
+        return cls(tuple(shape), tuple(ranks), 0.0, rows, np.zeros(sum(shape), dtype), core)
+
+    @classmethod
+    def from_factors(
+        cls,
+        factors: Sequence[Array],
+        core: Array,
+        *,
+        mean: float = 0.0,
+        biases: Sequence[Array] | None = None,
+    ) -> TuckerModel:
+        """A model that copies the given factors (n_m x rank_m) and core (rank_0 x rank_1 x ..)."""
+        if core.shape != tuple(f.shape[1] for f in factors):
+            raise SettingError(
+                f"a core of shape {core.shape} does not fit factors of "
+                f"{tuple(f.shape[1] for f in factors)} columns"
+            )
+        shape = tuple(f.shape[0] for f in factors)
+        model = cls.zeros(shape, core.shape, np.result_type(core, *factors)).with_mean(mean)
+        model.flat_core[:] = core.ravel()
+        return _filled(model, factors, biases)
+
+    @property
+    def arrays(self) -> TuckerArrays:
+        return TuckerArrays(self.rows, self.biases, self.offsets, self.ranks, self.flat_core)
+
+    @property
+    def core(self) -> Array:
+        return self.flat_core.reshape(self.ranks)
+
+    @property
+    def free_core(self) -> Array:
+        return self.flat_core
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        free = sum(n * r - r * r for n, r in zip(self.shape, self.ranks, strict=True))
+        return free + int(np.prod(self.ranks)) + self._bias_freedom()
+
+    def copy(self) -> TuckerModel:
+        return TuckerModel.from_factors(
+            self.factors, self.core, mean=self.mean, biases=self.mode_biases
+        )
+
+    def design(self, mode: int, coordinates: Array) -> Array:
+        rows = self.entry_rows(coordinates)
+        letters = "abcdefgh"[: self.order]
+        others = [m for m in range(self.order) if m != mode]
+        terms = ",".join([f"z{letters[m]}" for m in others])
+        result: Array = np.einsum(
+            f"{terms},{letters}->z{letters[mode]}",
+            *(rows[m] for m in others),
+            self.core,
+            optimize=True,
+        )
+        return result
+
+    def kronecker(self, coordinates: Array) -> Array:
+        product = np.ones((coordinates.shape[1], 1), self.dtype)
+        for rows in self.entry_rows(coordinates):
+            product = (product[:, :, None] * rows[:, None, :]).reshape(rows.shape[0], -1)
+        return product
+
+    def normalised(self) -> TuckerModel:
+        """The same values with orthonormal factor columns, the core absorbing the rest."""
+        factors, core = [], self.core
+        for m, factor in enumerate(self.factors):
+            q, r = np.linalg.qr(factor)
+            factors.append(q)
+            core = np.moveaxis(np.tensordot(r, core, (1, m)), 0, m)
+        return TuckerModel.from_factors(factors, core, mean=self.mean, biases=self.mode_biases)
+
+    def to_cp(self) -> CPModel:
+        """The CP model with the same values, where the core is superdiagonal."""
+        rank = self.ranks[0]
+        diagonal = (np.arange(rank),) * self.order
+        rest = self.core.copy()
+        if len(set(self.ranks)) == 1:
+            rest[diagonal] = 0
+        if len(set(self.ranks)) > 1 or rest.any():
+            raise SettingError(
+                "only a Tucker model with a superdiagonal core is a CP model; "
+                "fit a CP model to the data instead"
+            )
+        first = self.factors[0] * self.core[diagonal]
+        return CPModel.from_factors(
+            [first, *self.factors[1:]], mean=self.mean, biases=self.mode_biases
+        )
+
+
+def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> None:
+    """Ranks that a model of this shape can have."""
+    if len(ranks) != len(shape):
+        raise SettingError(f"{len(shape)} modes need {len(shape)} ranks, got {len(ranks)}")
+    for m, (n, r) in enumerate(zip(shape, ranks, strict=True)):
+        if int(r) != r or r < 1:
+            raise SettingError(f"a rank is a whole number from 1 on, got {r}")
+        if r > n:
+            raise SettingError(
+                f"rank {r} is larger than mode {m} with its {n} levels; "
+                f"use a rank of at most {min(shape)}, or leave the small mode out"
+            )
+
+
+def _filled(model: Any, factors: Sequence[Array], biases: Sequence[Array] | None) -> Any:
+    for mine, given in zip(model.factors, factors, strict=True):
+        mine[:] = given
+    if biases is not None:
+        for mine, given in zip(model.mode_biases, biases, strict=True):
+            mine[:] = given
+    return model

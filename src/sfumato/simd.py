@@ -1,0 +1,167 @@
+"""Short vectors inside compiled kernels: one cache line of a factor matrix at a time.
+
+LLVM does not vectorise the small loops over a factor's row by itself, since it cannot know that
+the rows of two modes do not overlap. Here a kernel says so by loading, computing and storing whole
+lines. A vector holds 64 bytes: 16 float32 or 8 float64. Positions are element numbers into a
+C-contiguous array and are not checked: rows are padded to whole lines (see ``padded_width``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, models, register_model
+from numpy.typing import DTypeLike, NDArray
+
+LINE_BYTES = 64
+
+
+def lanes(dtype: DTypeLike) -> int:
+    """Elements in one line."""
+    return LINE_BYTES // np.dtype(dtype).itemsize
+
+
+def padded_width(width: int, dtype: DTypeLike) -> int:
+    """Smallest whole number of lines, in elements, that holds ``width`` elements."""
+    per_line = lanes(dtype)
+    return -(-width // per_line) * per_line
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros that start on a line's boundary, so that a padded row never straddles one more line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % LINE_BYTES
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+class Line(types.Type):
+    """Numba type of a vector of one line."""
+
+    def __init__(self, element: types.Float) -> None:
+        self.element = element
+        super().__init__(name=f"Line({element})")
+
+
+@register_model(Line)
+class _LineModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, dmm: Any, fe_type: Line) -> None:
+        element = dmm.lookup(fe_type.element).get_value_type()
+        super().__init__(dmm, fe_type, ir.VectorType(element, LINE_BYTES * 8 // fe_type.element.bitwidth))
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [position])
+
+
+@intrinsic
+def load(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
+    """The line that starts at an element."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], *args)
+        vector = context.get_value_type(signature.return_type)
+        return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=array.dtype.bitwidth // 8)
+
+    return Line(array.dtype)(array, types.int64), generate
+
+
+@intrinsic
+def store(typingctx: Any, array: Any, position: Any, line: Any) -> Any:  # noqa: ARG001
+    """Write a line at an element."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+        builder.store(
+            args[2], builder.bitcast(pointer, args[2].type.as_pointer()), align=array.dtype.bitwidth // 8
+        )
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, line), generate
+
+
+@intrinsic
+def spread(typingctx: Any, array: Any, number: Any) -> Any:  # noqa: ARG001
+    """A line with the same number in every lane, of the array's type."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = context.get_value_type(signature.return_type)
+        first = builder.insert_element(
+            ir.Constant(vector, ir.Undefined), args[1], ir.Constant(ir.IntType(32), 0)
+        )
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+        return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+
+    return Line(array.dtype)(array, array.dtype), generate
+
+
+def _elementwise(instruction: str, doc: str) -> Any:
+    def build(typingctx: Any, left: Any, right: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+            return getattr(builder, instruction)(*args, flags=("contract",))
+
+        return left(left, right), generate
+
+    build.__doc__ = doc
+    return intrinsic(build)
+
+
+multiply = _elementwise("fmul", "Product, lane by lane.")
+add = _elementwise("fadd", "Sum, lane by lane.")
+
+
+@intrinsic
+def total(typingctx: Any, line: Any) -> Any:  # noqa: ARG001
+    """Sum over the lanes, in a fixed tree order."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        vector, count = args[0], args[0].type.count
+        while count > 1:
+            count //= 2
+            low, high = (
+                builder.shuffle_vector(
+                    vector,
+                    ir.Constant(vector.type, ir.Undefined),
+                    ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(s, s + count))),
+                )
+                for s in (0, count)
+            )
+            vector = builder.fadd(low, high)
+        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    return line.element(line), generate
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
+    """Ask for the line at an element, so that it is in the cache when it is loaded."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.bitcast(
+            _pointer(context, builder, signature.args[0], *args), cgutils.voidptr_t
+        )
+        word = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, word, word, word]),
+            "llvm.prefetch.p0",
+        )
+        # for writing, keep in every cache, data
+        builder.call(function, [pointer, *(ir.Constant(word, flag) for flag in (1, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@intrinsic
+def line_length(typingctx: Any, array: Any) -> Any:  # noqa: ARG001
+    """Elements in one line of the array's type, as a constant of the compiled code."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        return context.get_constant(types.int64, LINE_BYTES * 8 // array.dtype.bitwidth)
+
+    return types.int64(array), generate

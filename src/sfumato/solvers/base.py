@@ -1,0 +1,139 @@
+"""What every solver is: four functions over explicit state, and settings that only store.
+
+    init(seed, shape)            -> state              never sees data
+    ask(state)                   -> query              carries the model
+    answer(query, site)          -> statistics         at the data
+    update(state, statistics)    -> (state, info)      sees statistics only
+
+The loop that calls them lies in ``sfumato.fit``. A state belongs to the loop that made it: ``update``
+may write into the arrays of the state that it is given and hand them on. A query's answer may be a
+whole pass over the data by a fused kernel, where going entry by entry through Python would be slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.data.layout import Site
+from sfumato.data.tensor import Mode
+from sfumato.errors import SettingError, SfumatoError
+from sfumato.models.multilinear import Multilinear
+
+Array = NDArray[Any]
+MakeModel = Callable[[Sequence[int], Any], Multilinear]
+
+
+class DivergedError(SfumatoError, ArithmeticError):
+    """A fit whose parameters left the range of floating-point numbers."""
+
+
+@dataclass(frozen=True)
+class PublicShape:
+    """What a solver may know before it sees data: the modes, and what kind of model to make."""
+
+    modes: tuple[Mode, ...]
+    make_model: MakeModel
+    dtype: Any = np.float64
+    fit_mean: bool = True
+    fit_biases: bool = True
+    threads: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(mode.size for mode in self.modes)
+
+    def per_mode(self, setting: float | Mapping[str, float], what: str, rest: float) -> list[float]:
+        """A setting given as one number, or as a mapping from mode names (``rest`` elsewhere)."""
+        if not isinstance(setting, Mapping):
+            return [float(setting)] * len(self.modes)
+        unknown = set(setting) - {mode.name for mode in self.modes}
+        if unknown:
+            names = ", ".join(mode.name for mode in self.modes)
+            raise SettingError(f"{what} names {sorted(unknown)}, but the modes are {names}")
+        return [float(setting.get(mode.name, rest)) for mode in self.modes]
+
+    def prior_means(self, given: Mapping[str, float] | None) -> list[float]:
+        """What each mode's factor shrinks towards: one for a time mode, zero for the others.
+
+        A mode that shrinks to one drops out of the product, so that with little data a tensor with
+        times falls back to the tensor without them.
+        """
+        usual = {mode.name: 1.0 if mode.bin else 0.0 for mode in self.modes}
+        return self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a person wants to see of an update. ``completed`` counts finished sweeps or passes."""
+
+    completed: int
+    train_rmse: float | None = None
+    noise: float | None = None
+
+
+State = TypeVar("State")
+
+
+class Solver(Protocol[State]):
+    """The four functions, with the number of times that the loop is to call them."""
+
+    def rounds(self, shape: PublicShape) -> int: ...
+
+    def init(self, seed: int, shape: PublicShape) -> State: ...
+
+    def ask(self, state: State) -> Any: ...
+
+    def answer(self, query: Any, site: Site) -> Any: ...
+
+    def update(self, state: State, statistics: Any) -> tuple[State, Info]: ...
+
+    def finish(self, state: State) -> Multilinear: ...
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, sum and sum of squared differences from the mean of the values."""
+
+    count: int
+    mean: float
+    variance: float
+
+
+def moments(site: Site) -> Moments:
+    """The values' moments, summed in float64."""
+    values = site.tensor.values
+    mean = float(values.mean(dtype=np.float64))
+    # In pieces: squaring all values at once would need another array of their size in float64.
+    squares = sum(
+        float(np.square(values[i : i + 65536] - mean, dtype=np.float64).sum())
+        for i in range(0, values.shape[0], 65536)
+    )
+    return Moments(values.shape[0], mean, squares / values.shape[0])
+
+
+def random_start(model: Multilinear, prior_means: Sequence[float], scale: float, seed: int) -> None:
+    """Fill the factors with their prior means plus normal numbers; the data play no part."""
+    generator = np.random.default_rng(seed)
+    for factor, mean in zip(model.factors, prior_means, strict=True):
+        factor[:] = mean + scale * generator.standard_normal(factor.shape)
+    free = model.free_core
+    free[:] = generator.standard_normal(free.shape)
+
+
+def check_positive(**settings: float) -> None:
+    """Each setting a finite number above zero."""
+    for name, value in settings.items():
+        if not (np.isfinite(value) and value > 0):
+            raise SettingError(f"{name} must be a number above zero, got {value}")
+
+
+def check_count(**settings: int) -> None:
+    """Each setting a whole number from one on."""
+    for name, value in settings.items():
+        if int(value) != value or value < 1:
+            raise SettingError(f"{name} must be a whole number from 1 on, got {value}")
