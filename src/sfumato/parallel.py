@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -22,16 +23,30 @@ REORDERED_SUMS = {"reassoc", "contract", "arcp", "nsz"}
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function over arrays; the machine code is cached for the next process."""
-    return numba.njit(cache=True, nogil=True, fastmath=REORDERED_SUMS, error_model="numpy")(
-        function
-    )
+    return _compiled(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile a small function into each kernel that calls it."""
-    return numba.njit(
-        cache=True, nogil=True, fastmath=REORDERED_SUMS, error_model="numpy", forceinline=True
+    return _compiled(function, forceinline=True)
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    dispatcher: Any = numba.njit(
+        cache=True, nogil=True, fastmath=REORDERED_SUMS, error_model="numpy", **options
     )(function)
+    # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files,
+    # so that the whole package has to count.
+    index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if hasattr(index, "_source_stamp"):
+        index._source_stamp = _package_stamp()
+    return dispatcher
+
+
+@cache
+def _package_stamp() -> tuple[float, int]:
+    files = [path.stat() for path in Path(__file__).parent.rglob("*.py")]
+    return max(file.st_mtime for file in files), sum(file.st_size for file in files)
 
 
 def available_threads() -> int:

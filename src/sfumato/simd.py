@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba import extending
 from numba.core import cgutils, types
-from numba.extending import intrinsic, models, register_model
 from numpy.typing import DTypeLike, NDArray
 
 LINE_BYTES = 64
+intrinsic: Any = extending.intrinsic  # its own type hides the first argument
 
 
 def lanes(dtype: DTypeLike) -> int:
@@ -46,11 +47,13 @@ class Line(types.Type):
         super().__init__(name=f"Line({element})")
 
 
-@register_model(Line)
-class _LineModel(models.PrimitiveModel):  # type: ignore[misc]
+@extending.register_model(Line)
+class _LineModel(extending.models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Line) -> None:
         element = dmm.lookup(fe_type.element).get_value_type()
-        super().__init__(dmm, fe_type, ir.VectorType(element, LINE_BYTES * 8 // fe_type.element.bitwidth))
+        super().__init__(
+            dmm, fe_type, ir.VectorType(element, LINE_BYTES * 8 // fe_type.element.bitwidth)
+        )
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
@@ -65,7 +68,9 @@ def load(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature.args[0], *args)
         vector = context.get_value_type(signature.return_type)
-        return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=array.dtype.bitwidth // 8)
+        return builder.load(
+            builder.bitcast(pointer, vector.as_pointer()), align=array.dtype.bitwidth // 8
+        )
 
     return Line(array.dtype)(array, types.int64), generate
 
@@ -77,7 +82,9 @@ def store(typingctx: Any, array: Any, position: Any, line: Any) -> Any:  # noqa:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
         builder.store(
-            args[2], builder.bitcast(pointer, args[2].type.as_pointer()), align=array.dtype.bitwidth // 8
+            args[2],
+            builder.bitcast(pointer, args[2].type.as_pointer()),
+            align=array.dtype.bitwidth // 8,
         )
         return context.get_dummy_value()
 

@@ -21,9 +21,7 @@ def tensors(draw, min_entries=1, min_order=2):
     rng = np.random.default_rng(draw(SEEDS))
     cells = np.stack([rng.integers(0, size, n) for size in sizes])
     values = rng.integers(-20, 20, n) / 4
-    modes = tuple(
-        Mode(f"m{i}", size, _letters(size) if i % 2 else None) for i, size in enumerate(sizes)
-    )
+    modes = tuple(Mode(f"m{i}", size, _letters(size) if i % 2 else None) for i, size in enumerate(sizes))
     return SparseTensor(cells, values, modes)
 
 

@@ -136,8 +136,7 @@ def _load_mat(path: Path, variable: str | None) -> Any:
         raise SettingError(f"{path.name} has no numeric array {variable!r}")
     listed = ", ".join(f"{name} {array.shape}" for name, array in found.items()) or "none"
     raise SettingError(
-        f"say which array of {path.name} to read with variable=; those of two or more modes: "
-        f"{listed}"
+        f"say which array of {path.name} to read with variable=; those of two or more modes: {listed}"
     )
 
 

@@ -72,9 +72,7 @@ def movielens(size: str = "100k", *, time: str | None = None) -> SparseTensor:
     if (folder / "ratings.dat").exists():
         return _tensor(_ratings(folder / "ratings.dat", time), time)
     if time is not None:
-        raise DataError(
-            f"{folder / 'ratings.npz'} has no times: put GroupLens' ratings.dat beside it"
-        )
+        raise DataError(f"{folder / 'ratings.npz'} has no times: put GroupLens' ratings.dat beside it")
     with np.load(folder / "ratings.npz") as arrays:
         columns = {"user": arrays["user"], "item": arrays["movie"], "rating": arrays["rating"]}
     return _tensor(pa.table(columns), None)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.data.ordering import order_by, row_starts
+from sfumato.data.ordering import order_by, refine_order, row_starts
 from sfumato.data.tensor import SparseTensor
 
 _T = TypeVar("_T")
@@ -74,3 +74,81 @@ def balanced_cuts(starts: NDArray[np.int64], low: int, high: int, parts: int) ->
     goals = np.linspace(starts[low], starts[high], parts + 1)[1:-1]
     inner = np.searchsorted(starts[low : high + 1], goals) + low
     return [low, *np.clip(inner, low, high).tolist(), high]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Entries cut into tiles, for passes that write to the rows of every entry that they visit.
+
+    Each mode's levels are cut into ``blocks`` groups. A stratum is a set of blocks of entries, one
+    per group of the first mode, no two of which share a level of any mode: threads that work on
+    different blocks of one stratum never touch the same row. Within a block, tiles bound the number
+    of different rows that are in use at a time, so that they stay in a core's cache; entries of a
+    tile are in random order.
+
+    ``starts[s, b]`` holds the tile boundaries of block b in stratum s.
+    """
+
+    coordinates: NDArray[np.int32]
+    values: NDArray[Any]
+    starts: NDArray[np.int64]
+
+    @property
+    def strata(self) -> int:
+        return int(self.starts.shape[0])
+
+    @property
+    def blocks(self) -> int:
+        return int(self.starts.shape[1])
+
+
+def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> Grid:
+    """Shuffle the entries and cut them into strata, blocks and tiles."""
+    blocks = min(blocks, *tensor.shape)
+    tiles = _tiles_per_block(tensor, blocks, row_bytes)
+    order = tensor.order
+    key = np.zeros(tensor.n_entries, np.int32)
+    first_group: NDArray[np.int32] | None = None
+    within = np.zeros(tensor.n_entries, np.int32)
+    for m, (levels, name) in enumerate(zip(tensor.coordinates, tensor.mode_names, strict=True)):
+        ends = np.cumsum(tensor.counts(name))
+        cuts = np.linspace(0, tensor.n_entries, blocks * tiles[m] + 1)[1:-1]
+        tile_of_level = np.searchsorted(cuts, ends - 1, side="right").astype(np.int32)
+        tile = tile_of_level[levels]
+        group = tile // tiles[m]
+        within = within * tiles[m] + tile % tiles[m]
+        if first_group is None:
+            first_group = group
+        else:
+            key = key * blocks + (group - first_group) % blocks
+    assert first_group is not None
+    per_block = int(np.prod(tiles))
+    key = (key * blocks + first_group) * per_block + within
+    n_keys = blocks**order * per_block
+    shuffled = np.random.default_rng(seed).permutation(np.arange(tensor.n_entries, dtype=np.int32))
+    entries = refine_order(shuffled, key, n_keys)
+    starts = row_starts(key, n_keys)
+    del key, within, shuffled
+    coordinates = np.empty_like(tensor.coordinates)
+    for m in range(order):
+        np.take(tensor.coordinates[m], entries, out=coordinates[m])
+    shape = (blocks ** (order - 1), blocks)
+    edges = np.empty((*shape, per_block + 1), np.int64)
+    edges[..., :-1] = starts[:-1].reshape(*shape, per_block)
+    edges[..., -1] = starts[per_block::per_block].reshape(shape)
+    return Grid(coordinates, tensor.values[entries], edges)
+
+
+_CACHE_BYTES = 1 << 20  # rows in use at a time: half of a core's second-level cache
+_TILE_ENTRIES = 1 << 14  # smaller tiles would cost more in loops than they save in cache misses
+
+
+def _tiles_per_block(tensor: SparseTensor, blocks: int, row_bytes: int) -> list[int]:
+    """Halve the largest mode until a tile's rows fit the cache, or its entries become few."""
+    tiles = [1] * tensor.order
+    while True:
+        in_use = [n * row_bytes / (blocks * t) for n, t in zip(tensor.shape, tiles, strict=True)]
+        entries = tensor.n_entries / (blocks**tensor.order * float(np.prod(tiles)))
+        if sum(in_use) <= _CACHE_BYTES or entries < 2 * _TILE_ENTRIES:
+            return tiles
+        tiles[int(np.argmax(in_use))] *= 2

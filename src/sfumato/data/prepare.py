@@ -34,9 +34,7 @@ def check_values(tensor: SparseTensor) -> None:
     """Refuse values that are not finite, or that lie outside the tensor's bounds."""
     wrong = ~np.isfinite(tensor.values)
     if wrong.any():
-        raise DataError(
-            f"{_count_and_first(tensor, wrong, 'not finite numbers')}. Leave such rows out"
-        )
+        raise DataError(f"{_count_and_first(tensor, wrong, 'not finite numbers')}. Leave such rows out")
     if tensor.bounds is None:
         return
     low, high = tensor.bounds

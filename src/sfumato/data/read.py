@@ -62,9 +62,7 @@ def read(
     return _read_object(source, selection, bounds)
 
 
-def _read_object(
-    source: Any, selection: Selection, bounds: tuple[float, float] | None
-) -> SparseTensor:
+def _read_object(source: Any, selection: Selection, bounds: tuple[float, float] | None) -> SparseTensor:
     if isinstance(source, SparseTensor):
         if selection != Selection():
             raise SettingError("a tensor has its modes already: only bounds can be given with it")
@@ -127,9 +125,7 @@ def read_table(
 def _read_csv(path: os.PathLike[str], kind: str, as_text: Sequence[str]) -> pa.Table:
     options = pacsv.ConvertOptions(column_types=dict.fromkeys(as_text, pa.string()))
     with pa.input_stream(path, compression="detect") as stream:
-        return pacsv.read_csv(
-            stream, parse_options=tables.csv_format(kind), convert_options=options
-        )
+        return pacsv.read_csv(stream, parse_options=tables.csv_format(kind), convert_options=options)
 
 
 def labels_of(table: pa.Table, modes: Sequence[Mode]) -> dict[str, NDArray[Any]]:

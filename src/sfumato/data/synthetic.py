@@ -349,9 +349,7 @@ def _n_entries(shape: Sequence[int], entries: int | None, missing: float | None)
     if entries is not None:
         return entries
     if missing is None or not 0 <= missing < 1:
-        raise SettingError(
-            f"missing is a share of the cells, at least 0 and below 1, got {missing}"
-        )
+        raise SettingError(f"missing is a share of the cells, at least 0 and below 1, got {missing}")
     return round((1 - missing) * prod(shape))
 
 

@@ -265,9 +265,7 @@ def _move_codes(
         end -= len(part)
 
 
-def _sort_in_place(
-    coordinates: NDArray[np.int32], values: NDArray[Any], shape: Sequence[int]
-) -> None:
+def _sort_in_place(coordinates: NDArray[np.int32], values: NDArray[Any], shape: Sequence[int]) -> None:
     order = lexicographic_order(coordinates, tuple(shape))
     if order is not None:
         for array in (*coordinates, values):

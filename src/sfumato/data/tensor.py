@@ -159,9 +159,7 @@ class SparseTensor:
 
     def __repr__(self) -> str:
         sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in self.modes)
-        bounds = (
-            "" if self.bounds is None else f", values in [{self.bounds[0]:g}, {self.bounds[1]:g}]"
-        )
+        bounds = "" if self.bounds is None else f", values in [{self.bounds[0]:g}, {self.bounds[1]:g}]"
         return (
             f"SparseTensor({sizes}; {self.n_entries:,} entries, density {self.density:.3g}, "
             f"{self.values.dtype}{bounds})"
@@ -189,9 +187,7 @@ class SparseTensor:
             _checked=True,
         )
 
-    def with_values(
-        self, values: ArrayLike, bounds: tuple[float, float] | None = None
-    ) -> SparseTensor:
+    def with_values(self, values: ArrayLike, bounds: tuple[float, float] | None = None) -> SparseTensor:
         """The same cells with other values (and other bounds, none by default)."""
         new = np.array(values)
         if new.shape != self.values.shape:
@@ -283,9 +279,7 @@ def check_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | No
     return low, high
 
 
-def _check_coordinates(
-    coordinates: NDArray[Any], values: NDArray[Any], modes: Sequence[Mode]
-) -> None:
+def _check_coordinates(coordinates: NDArray[Any], values: NDArray[Any], modes: Sequence[Mode]) -> None:
     order = len(modes)
     if order < 2:
         raise DataError(f"a tensor needs two modes or more, got {order}")

@@ -64,8 +64,7 @@ def write_completed(
 ) -> None:
     """Write cells: a column of labels for each mode, then the values."""
     columns = {
-        mode.name: _label_column(mode, levels)
-        for mode, levels in zip(modes, coordinates, strict=True)
+        mode.name: _label_column(mode, levels) for mode, levels in zip(modes, coordinates, strict=True)
     }
     if value_name in columns:
         raise SettingError(f"value_name {value_name!r} is the name of a mode: choose another")
@@ -100,9 +99,7 @@ def write_factors(
 
 def _factor_table(mode: Mode, factor: NDArray[Any], bias: NDArray[Any] | None) -> pa.Table:
     if factor.ndim != 2 or factor.shape[0] != mode.size:
-        raise DataError(
-            f"mode {mode.name!r} has {mode.size} levels but factors of shape {factor.shape}"
-        )
+        raise DataError(f"mode {mode.name!r} has {mode.size} levels but factors of shape {factor.shape}")
     names = [mode.name, *(f"f{column + 1}" for column in range(factor.shape[1]))]
     columns = [_label_column(mode, np.arange(mode.size))]
     columns += [pa.array(np.ascontiguousarray(column)) for column in factor.T]

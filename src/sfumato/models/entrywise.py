@@ -32,6 +32,7 @@ class CPArrays(NamedTuple):
     rows: Array
     biases: Array
     offsets: tuple[int, ...]
+    lines: tuple[int, ...]  # as many zeros as a row has lines: kernels are compiled for the number
 
 
 class TuckerArrays(NamedTuple):
@@ -88,12 +89,16 @@ def dot(left: Array, left_at: int, right: Array, right_at: int, width: int) -> A
 # -- CP ---------------------------------------------------------------------------------------
 
 
+def _cp_row_width(p: CPArrays) -> Any:
+    return len(p.lines) * line_length(p.rows)
+
+
 def _cp_workspace(p: CPArrays) -> Array:
     return np.zeros(len(p.offsets) * p.rows.shape[1], p.rows.dtype)
 
 
 def _cp_evaluate(p: CPArrays, index: Array, work: Array) -> Any:
-    order, width = len(p.offsets), p.rows.shape[1]
+    order, width = len(p.offsets), row_width(p)
     value = spread(p.rows, p.rows.dtype.type(0))
     for b in range(0, width, line_length(p.rows)):
         # Products of the rows before each mode, then times the rows after it.
@@ -111,7 +116,7 @@ def _cp_evaluate(p: CPArrays, index: Array, work: Array) -> Any:
 
 
 def _cp_design(p: CPArrays, index: Array, mode: int, work: Array, out: Array, at: int) -> None:  # noqa: ARG001
-    width = p.rows.shape[1]
+    width = row_width(p)
     for b in range(0, width, line_length(p.rows)):
         product = spread(p.rows, p.rows.dtype.type(1))
         for m in range(len(p.offsets)):
@@ -131,7 +136,7 @@ def _cp_design_variance(
     at: int,
 ) -> None:
     # Independent factors: E[prod a^2] - prod E[a]^2, exactly.
-    width = p.rows.shape[1]
+    width = row_width(p)
     minus = spread(p.rows, p.rows.dtype.type(-1))
     for b in range(0, width, line_length(p.rows)):
         second = spread(p.rows, p.rows.dtype.type(1))
@@ -149,100 +154,84 @@ def _cp_step_core(p: CPArrays, work: Array, keep: Any, scale: Any) -> None:  # n
     return
 
 
+def _cp_add_kronecker(p: CPArrays, work: Array, scale: Any, out: Array) -> None:  # noqa: ARG001
+    return
+
+
 # -- Tucker -----------------------------------------------------------------------------------
 #
-# With the modes before m gathered in `left` (their Kronecker product) and those after m in `right`,
-# the core is a matrix stack core[l, r, t] and d_m[r] = sum_l left[l] sum_t core[l, r, t] right[t].
-# Behind the designs `work` holds the right products of all modes, then the left one.
-
-
-@kernel
-def _contract(core: Array, left: Array, rank: int, right: Array, out: Array) -> None:
-    after = right.shape[0]
-    for r in range(rank):
-        out[r] = 0
-    for l in range(left.shape[0]):  # noqa: E741
-        base = l * rank * after
-        if after == 1:
-            for r in range(rank):
-                out[r] += left[l] * core[base + r]
-        else:
-            for r in range(rank):
-                inner = out.dtype.type(0)
-                for t in range(after):
-                    inner += core[base + r * after + t] * right[t]
-                out[r] += left[l] * inner
-
-
-@kernel
-def _extend_right(row: Array, right: Array, out: Array) -> None:
-    size = right.shape[0]
-    for r in range(row.shape[0]):
-        for t in range(size):
-            out[r * size + t] = row[r] * right[t]
-
-
-@kernel
-def _extend_left(left: Array, size: int, row: Array) -> None:
-    # In place: from the end, since the product grows over what it reads.
-    rank = row.shape[0]
-    for l in range(size - 1, -1, -1):  # noqa: E741
-        value = left[l]
-        for r in range(rank):
-            left[l * rank + r] = value * row[r]
+# With the modes before m gathered in a Kronecker product `left` and those after m in `right`, the
+# core is a stack of matrices core[l, r, t] and d_m[r] = sum_l left[l] sum_t core[l, r, t] right[t].
+# All products lie in `work` behind the designs: left, middle, right, each with room for a core, and
+# are named by where they start. (Slices of arrays would take long to compile.)
 
 
 @inlined
-def _right_starts(p: TuckerArrays, starts: Array) -> int:
-    # Where the right product of each mode lies in `work`; returns the end of them.
-    order = len(p.offsets)
-    position, size = order * p.rows.shape[1], 1
-    for m in range(order - 1, -1, -1):
-        starts[m] = position
-        position += size
-        size *= p.ranks[m]
-    return position
-
-
-@kernel
-def _tucker_right(p: TuckerArrays, index: Array, work: Array, starts: Array) -> int:
-    order = len(p.offsets)
-    end = _right_starts(p, starts)
-    work[starts[order - 1]] = 1
+def _kronecker(
+    rows: Array, index: Array, ranks: Any, first: int, last: int, work: Array, at: int
+) -> Any:
+    """Kronecker product of the rows of modes ``first`` to ``last`` at ``work[at:]``; its size."""
+    work[at] = 1
     size = 1
-    for m in range(order - 1, 0, -1):
-        rank = p.ranks[m]
-        previous = work[starts[m] : starts[m] + size]
+    for m in range(first, last):
+        rank, row = ranks[m], index[m]
+        # In place, from the end, since the product grows over what it reads.
+        for k in range(size - 1, -1, -1):
+            value = work[at + k]
+            for r in range(rank):
+                work[at + k * rank + r] = value * rows[row, r]
         size *= rank
-        into = work[starts[m - 1] : starts[m - 1] + size]
-        _extend_right(p.rows[index[m], :rank], previous, into)
-    return end
+    return size
+
+
+@inlined
+def _contract(
+    core: Array,
+    work: Array,
+    left: int,
+    before: int,
+    rank: int,
+    right: int,
+    after: int,
+    out: Array,
+    at: int,
+) -> None:
+    for r in range(rank):
+        out[at + r] = 0
+    for k in range(before):
+        base, weight = k * rank * after, work[left + k]
+        if after == 1:
+            for r in range(rank):
+                out[at + r] += weight * core[base + r]
+        else:
+            for r in range(rank):
+                inner = work.dtype.type(0)
+                for t in range(after):
+                    inner += core[base + r * after + t] * work[right + t]
+                out[at + r] += weight * inner
+
+
+def _tucker_row_width(p: TuckerArrays) -> Any:
+    return p.rows.shape[1]
 
 
 def _tucker_workspace(p: TuckerArrays) -> Array:
-    starts = np.empty(len(p.offsets), np.int64)
-    end = _right_starts(p, starts)
-    return np.zeros(end + 2 * p.core.shape[0], p.rows.dtype)
+    return np.zeros(len(p.offsets) * p.rows.shape[1] + 3 * p.core.shape[0], p.rows.dtype)
 
 
-@kernel
+@inlined
 def _tucker_all(p: TuckerArrays, index: Array, work: Array) -> Any:
-    order, width = len(p.offsets), p.rows.shape[1]
-    starts = np.empty(order, np.int64)
-    end = _tucker_right(p, index, work, starts)
-    left = work[end : end + p.core.shape[0]]
-    left[0] = 1
-    size, after = 1, p.core.shape[0]
+    order, width, size = len(p.offsets), p.rows.shape[1], p.core.shape[0]
+    rows, core, ranks = p.rows, p.core, p.ranks
+    left, right = order * width, order * width + 2 * size
     for m in range(order):
-        rank = p.ranks[m]
-        after //= rank
-        right = work[starts[m] : starts[m] + after]
-        _contract(p.core, left[:size], rank, right, work[m * width : m * width + rank])
-        _extend_left(left, size, p.rows[index[m], :rank])
-        size *= rank
+        before = _kronecker(rows, index, ranks, 0, m, work, left)
+        after = _kronecker(rows, index, ranks, m + 1, order, work, right)
+        _contract(core, work, left, before, ranks[m], right, after, work, m * width)
+    _kronecker(rows, index, ranks, 0, order, work, left)
     value = work.dtype.type(0)
-    for r in range(p.ranks[0]):
-        value += work[r] * p.rows[index[0], r]
+    for r in range(ranks[0]):
+        value += work[r] * rows[index[0], r]
     return value
 
 
@@ -250,37 +239,22 @@ def _tucker_evaluate(p: TuckerArrays, index: Array, work: Array) -> Any:
     return _tucker_all(p, index, work)
 
 
-@kernel
-def _left_of(p: TuckerArrays, index: Array, mode: int, left: Array) -> int:
-    left[0] = 1
-    size = 1
-    for m in range(mode):
-        rank = p.ranks[m]
-        _extend_left(left, size, p.rows[index[m], :rank])
-        size *= rank
-    return size
-
-
-@kernel
+@inlined
 def _tucker_one(
-    p: TuckerArrays, index: Array, mode: int, work: Array, out: Array, at: int
+    p: TuckerArrays, core: Array, index: Array, mode: int, work: Array, out: Array, at: int
 ) -> None:
-    starts = np.empty(len(p.offsets), np.int64)
-    end = _tucker_right(p, index, work, starts)
-    left = work[end : end + p.core.shape[0]]
-    size = _left_of(p, index, mode, left)
-    rank = p.ranks[mode]
-    right = work[starts[mode] : starts[mode] + p.core.shape[0] // (size * rank)]
-    _contract(p.core, left[:size], rank, right, out[at : at + rank])
+    order, width, size = len(p.offsets), p.rows.shape[1], p.core.shape[0]
+    left, right = order * width, order * width + 2 * size
+    before = _kronecker(p.rows, index, p.ranks, 0, mode, work, left)
+    after = _kronecker(p.rows, index, p.ranks, mode + 1, order, work, right)
+    _contract(core, work, left, before, p.ranks[mode], right, after, out, at)
 
 
-def _tucker_design(
-    p: TuckerArrays, index: Array, mode: int, work: Array, out: Array, at: int
-) -> None:
-    _tucker_one(p, index, mode, work, out, at)
+def _tucker_design(p: TuckerArrays, index: Array, mode: int, work: Array, out: Array, at: int) -> None:
+    _tucker_one(p, p.core, index, mode, work, out, at)
 
 
-@kernel
+@inlined
 def _tucker_variance(
     p: TuckerArrays,
     variances: Array,
@@ -291,33 +265,39 @@ def _tucker_variance(
     out: Array,
     at: int,
 ) -> None:
-    # To first order in the variances, each factor's coordinate and core entry by itself:
-    # var d_m[r] = sum_n sum_s (d d_m[r] / d a_n[s])^2 var a_n[s] + sum_q (d d_m[r] / d g_q)^2 var g_q
-    order, rank = len(p.offsets), p.ranks[mode]
-    kept = np.empty((order, p.rows.shape[1]), p.rows.dtype)
-    for m in range(order):
-        kept[m] = p.rows[index[m]]
-    derivative = np.empty(rank, p.rows.dtype)
-    own = np.arange(order)  # the kept rows, one per mode, stand in for the model's rows
-    unit = TuckerArrays(kept, p.biases, p.offsets, p.ranks, p.core)
-    out[at : at + rank] = 0
+    # To first order in the variances, each row's coordinate n, s and core entry q by itself:
+    # var d_m[r] = sum_ns (d d_m[r] / d a_n[s])^2 var a_n[s] + sum_q (d d_m[r] / d g_q)^2 var g_q
+    order, width, size = len(p.offsets), p.rows.shape[1], p.core.shape[0]
+    rows, core, ranks = p.rows, p.core, p.ranks
+    left, middle, right = order * width, order * width + size, order * width + 2 * size
+    rank = ranks[mode]
+    # The core's part: the design's contraction with everything squared.
+    before = _kronecker(rows, index, ranks, 0, mode, work, left)
+    after = _kronecker(rows, index, ranks, mode + 1, order, work, right)
+    for k in range(before):
+        work[left + k] *= work[left + k]
+    for t in range(after):
+        work[right + t] *= work[right + t]
+    _contract(core_variances, work, left, before, rank, right, after, out, at)
     for n in range(order):
         if n == mode:
             continue
-        for s in range(p.ranks[n]):
-            variance = variances[index[n], s]
-            kept[n] = 0
-            kept[n, s] = 1
-            _tucker_one(unit, own, mode, work, derivative, 0)
-            for r in range(rank):
-                out[at + r] += variance * derivative[r] * derivative[r]
-        kept[n] = p.rows[index[n]]
-    for m in range(order):
-        kept[m] *= kept[m]
-    squared = TuckerArrays(kept, p.biases, p.offsets, p.ranks, core_variances)
-    _tucker_one(squared, own, mode, work, derivative, 0)
-    for r in range(rank):
-        out[at + r] += derivative[r]
+        low, high = min(n, mode), max(n, mode)
+        outer = _kronecker(rows, index, ranks, 0, low, work, left)
+        inner = _kronecker(rows, index, ranks, low + 1, high, work, middle)
+        after = _kronecker(rows, index, ranks, high + 1, order, work, right)
+        for r in range(rank):
+            for s in range(ranks[n]):
+                i, j = (r, s) if mode < n else (s, r)
+                derivative = work.dtype.type(0)
+                for k in range(outer):
+                    for q in range(inner):
+                        base = ((k * ranks[low] + i) * inner + q) * ranks[high] + j
+                        part = work.dtype.type(0)
+                        for t in range(after):
+                            part += core[base * after + t] * work[right + t]
+                        derivative += work[left + k] * work[middle + q] * part
+                out[at + r] += variances[index[n], s] * derivative * derivative
 
 
 def _tucker_design_variance(
@@ -333,15 +313,27 @@ def _tucker_design_variance(
     _tucker_variance(p, variances, core_variances, index, mode, work, out, at)
 
 
+# `evaluate` leaves the Kronecker product of all rows in `left`.
+
+
 def _tucker_step_core(p: TuckerArrays, work: Array, keep: Any, scale: Any) -> None:
-    # `evaluate` has left the Kronecker product of all rows behind the right products.
-    starts = np.empty(len(p.offsets), np.int64)
-    end = _right_starts(p, starts)
+    start = len(p.offsets) * p.rows.shape[1]
     for q in range(p.core.shape[0]):
-        p.core[q] = keep * p.core[q] + scale * work[end + q]
+        p.core[q] = keep * p.core[q] + scale * work[start + q]
+
+
+def _tucker_add_kronecker(p: TuckerArrays, work: Array, scale: Any, out: Array) -> None:
+    start = len(p.offsets) * p.rows.shape[1]
+    for q in range(out.shape[0]):
+        out[q] += scale * work[start + q]
 
 
 # -- what kernels call ------------------------------------------------------------------------
+
+
+def row_width(p: Any) -> Any:
+    """Elements of a padded row; for CP a constant of the compiled kernel."""
+    return _only_compiled(p)
 
 
 def workspace(p: Any) -> Array:
@@ -378,17 +370,22 @@ def step_core(p: Any, work: Array, keep: Any, scale: Any) -> None:
     _only_compiled(p, work, keep, scale)
 
 
+def add_kronecker(p: Any, work: Array, scale: Any, out: Array) -> None:
+    """``out += scale kronecker`` after ``evaluate``; nothing for a CP model."""
+    _only_compiled(p, work, scale, out)
+
+
+_by_model(row_width, _cp_row_width, _tucker_row_width)
 _by_model(workspace, _cp_workspace, _tucker_workspace)
 _by_model(evaluate, _cp_evaluate, _tucker_evaluate)
 _by_model(design, _cp_design, _tucker_design)
 _by_model(design_variance, _cp_design_variance, _tucker_design_variance)
 _by_model(step_core, _cp_step_core, _tucker_step_core)
+_by_model(add_kronecker, _cp_add_kronecker, _tucker_add_kronecker)
 
 
 @kernel
-def predict_entries(
-    p: Any, mean: Any, coordinates: Array, start: int, stop: int, out: Array
-) -> None:
+def predict_entries(p: Any, mean: Any, coordinates: Array, start: int, stop: int, out: Array) -> None:
     """``out[e] = mean + biases + value`` for the entries from ``start`` to ``stop``."""
     index = np.empty(len(p.offsets), np.int64)
     work = workspace(p)

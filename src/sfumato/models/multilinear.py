@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from itertools import pairwise
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from sfumato.errors import SettingError
 from sfumato.models.entrywise import CPArrays, TuckerArrays, predict_entries
 from sfumato.parallel import run
-from sfumato.simd import aligned_zeros, padded_width
+from sfumato.simd import aligned_zeros, lanes, padded_width
 
 Array = NDArray[Any]
 _MAX_DENSE_CELLS = 10**8
@@ -138,7 +139,7 @@ class Multilinear(ABC):
         run(
             [
                 partial(predict_entries, arrays, mean, cells, start, stop, out)
-                for start, stop in zip(cuts, cuts[1:], strict=False)
+                for start, stop in pairwise(cuts)
             ],
             threads,
         )
@@ -199,7 +200,8 @@ class CPModel(Multilinear):
 
     @property
     def arrays(self) -> CPArrays:
-        return CPArrays(self.rows, self.biases, self.offsets)
+        lines = (0,) * (self.rows.shape[1] // lanes(self.dtype))
+        return CPArrays(self.rows, self.biases, self.offsets, lines)
 
     @property
     def core(self) -> Array:
@@ -254,9 +256,7 @@ class CPModel(Multilinear):
         return CPModel.from_factors(factors, mean=self.mean, biases=self.mode_biases)
 
     def to_tucker(self) -> TuckerModel:
-        return TuckerModel.from_factors(
-            self.factors, self.core, mean=self.mean, biases=self.mode_biases
-        )
+        return TuckerModel.from_factors(self.factors, self.core, mean=self.mean, biases=self.mode_biases)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,9 +313,7 @@ class TuckerModel(Multilinear):
         return free + int(np.prod(self.ranks)) + self._bias_freedom()
 
     def copy(self) -> TuckerModel:
-        return TuckerModel.from_factors(
-            self.factors, self.core, mean=self.mean, biases=self.mode_biases
-        )
+        return TuckerModel.from_factors(self.factors, self.core, mean=self.mean, biases=self.mode_biases)
 
     def design(self, mode: int, coordinates: Array) -> Array:
         rows = self.entry_rows(coordinates)
@@ -358,9 +356,7 @@ class TuckerModel(Multilinear):
                 "fit a CP model to the data instead"
             )
         first = self.factors[0] * self.core[diagonal]
-        return CPModel.from_factors(
-            [first, *self.factors[1:]], mean=self.mean, biases=self.mode_biases
-        )
+        return CPModel.from_factors([first, *self.factors[1:]], mean=self.mean, biases=self.mode_biases)
 
 
 def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> None:
@@ -377,7 +373,10 @@ def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> None:
             )
 
 
-def _filled(model: Any, factors: Sequence[Array], biases: Sequence[Array] | None) -> Any:
+_Model = TypeVar("_Model", bound=Multilinear)
+
+
+def _filled(model: _Model, factors: Sequence[Array], biases: Sequence[Array] | None) -> _Model:
     for mine, given in zip(model.factors, factors, strict=True):
         mine[:] = given
     if biases is not None:

@@ -1,0 +1,11 @@
+"""Solvers: how a model is fitted. Each is a frozen record of settings with four functions."""
+
+from sfumato.solvers.als import ALS
+from sfumato.solvers.biases import Backfitting
+from sfumato.solvers.minibatch import MinibatchSGD
+from sfumato.solvers.sequential import SequentialSGD
+from sfumato.solvers.sgd import SGD
+
+SOLVERS = {"als": ALS, "sgd": SGD, "minibatch": MinibatchSGD, "sequential": SequentialSGD}
+
+__all__ = ["ALS", "SGD", "SOLVERS", "Backfitting", "MinibatchSGD", "SequentialSGD"]

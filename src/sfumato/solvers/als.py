@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from sfumato.data.layout import Site
 from sfumato.errors import SettingError
-from sfumato.models.entrywise import bias_sum, design, design_variance, dot, locate, workspace
+from sfumato.models.entrywise import (
+    bias_sum,
+    design,
+    design_variance,
+    dot,
+    locate,
+    row_width,
+    workspace,
+)
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import kernel, run
 from sfumato.simd import aligned_zeros
@@ -44,7 +52,7 @@ from sfumato.solvers.normal import (
 )
 
 Array = NDArray[Any]
-_BLOCK_BYTES = 8 << 20  # Gram matrices of one query
+_BLOCK_BYTES = 4 << 20  # Gram matrices of one query
 _CORE_LIMIT = 4096
 _WARM_SWEEPS = 2  # before precisions are learnt, so that a random start is not taken for the truth
 _SLOW_SWEEPS = 5  # the same for modes that shrink towards another value than zero
@@ -77,7 +85,7 @@ class Residuals(NamedTuple):
 
     squares: float
     variances: float
-    count: int
+    entries: int
 
 
 class CoreEquations(NamedTuple):
@@ -132,7 +140,7 @@ class ALS:
     bias_ridge: float | Mapping[str, float] = 5.0
     core_ridge: float = 1.0
     prior_mean: Mapping[str, float] | None = None
-    init_scale: float = 0.1
+    init_scale: float = 0.3
     tolerance: float | None = None
     name: str = field(default="als", init=False)
 
@@ -214,9 +222,7 @@ class ALS:
                 0.0,
                 1.0,
             )
-            for constant, each, mean, bias in zip(
-                constants, per_entry, prior_means, biases, strict=True
-            )
+            for constant, each, mean, bias in zip(constants, per_entry, prior_means, biases, strict=True)
         )
 
     def ask(self, state: State) -> Query:
@@ -245,7 +251,7 @@ class ALS:
         elif isinstance(step, CoreQuery):
             _solve_core(state, statistics)
         else:
-            rmse = float(np.sqrt(statistics.squares / statistics.count))
+            rmse = float(np.sqrt(statistics.squares / statistics.entries))
             if not np.isfinite(rmse):
                 raise DivergedError("ALS left the range of floating-point numbers; raise the ridge")
             if self.learns:
@@ -274,9 +280,7 @@ class ALS:
             if free[mode]:
                 model.rows[model.span(mode)] *= np.sqrt(share)
                 ridge = ridge._replace(constant=ridge.constant / share)  # noqa: PLW2901
-            ridges.append(
-                ridge._replace(bias_constant=ridge.bias_constant / power, noise=1 / power)
-            )
+            ridges.append(ridge._replace(bias_constant=ridge.bias_constant / power, noise=1 / power))
         return replace(state, model=model, ridges=tuple(ridges), power=power)
 
 
@@ -320,7 +324,7 @@ def _learn(state: State, seen: Residuals) -> State:
     if state.sweep < _WARM_SWEEPS:
         return state
     # Without noise in the data the precision would grow past what the arithmetic resolves.
-    spread = (seen.squares + seen.variances) / seen.count
+    spread = (seen.squares + seen.variances) / seen.entries
     noise = 1 / max(spread, float(np.finfo(model.dtype).eps) * state.power)
     ridges = []
     for mode, ridge in enumerate(state.ridges):
@@ -397,7 +401,7 @@ def _residual_piece(
     stop: int,
     out: Array,
 ) -> None:
-    order, width = len(p.offsets), p.rows.shape[1]
+    order, width = len(p.offsets), row_width(p)
     index, work = np.empty(order, np.int64), workspace(p)
     d, v = np.zeros(width, p.rows.dtype), np.zeros(width, p.rows.dtype)
     squares, variances = 0.0, 0.0

@@ -12,21 +12,22 @@ which adds to the diagonal of the Gram matrix.
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data.layout import ByMode, balanced_cuts
-from sfumato.models.entrywise import design, design_variance, workspace
+from sfumato.models.entrywise import design, design_variance, row_width, workspace
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import inlined, kernel, run
-from sfumato.simd import add, aligned_zeros, line_length, load, multiply, prefetch, spread, store
+from sfumato.simd import add, aligned_zeros, line_length, load, multiply, spread, store
 
 Array = NDArray[Any]
 _TILE = 8  # Gram rows built at a time: as many as leave registers for the operands
 _GATHER = 64  # designs gathered at a time: they stay in the first-level cache
-_AHEAD = 8  # entries between asking for a row and using it
+_NEGLIGIBLE = 1e-8
 
 
 class Uncertainty(NamedTuple):
@@ -38,7 +39,7 @@ class Uncertainty(NamedTuple):
 
     @property
     def present(self) -> bool:
-        return self.rows.shape[0] > 0
+        return bool(self.rows.shape[0])
 
 
 class NormalEquations(NamedTuple):
@@ -71,9 +72,7 @@ class Ridge(NamedTuple):
 
 
 @inlined
-def _add_gram_tile(
-    x: Array, count: int, width: int, r: int, c: int, gram: Array, at: int
-) -> None:
+def _add_gram_tile(x: Array, count: int, width: int, r: int, c: int, gram: Array, at: int) -> None:
     """``gram[r : r + 8, c : c + line] += x[:, r : r + 8]' x[:, c : c + line]``."""
     g0, g1 = load(gram, at + r * width + c), load(gram, at + (r + 1) * width + c)
     g2, g3 = load(gram, at + (r + 2) * width + c), load(gram, at + (r + 3) * width + c)
@@ -127,7 +126,9 @@ def _accumulate(
     last: int,
     out: Any,
 ) -> None:
-    order, width = len(p.offsets), p.rows.shape[1]
+    order, width = len(p.offsets), row_width(p)
+    # Arrays are taken out of their tuples once: inside the loops that would count references.
+    biases, target_sum = p.biases, out.target_sum
     gram, rhs, sums, spread_of = out.gram, out.rhs, out.design_sum, out.variance
     work, index = workspace(p), np.zeros(order, np.int64)
     x, y = np.zeros(_GATHER * width, p.rows.dtype), np.empty(_GATHER, p.rows.dtype)
@@ -142,18 +143,15 @@ def _accumulate(
                 for j in range(order - 1):
                     m = j if j < mode else j + 1
                     index[m] = p.offsets[m] + others[j, entry]
-                    target -= p.biases[index[m]]
-                    ahead = min(entry + _AHEAD, values.shape[0] - 1)
-                    prefetch(p.rows, (p.offsets[m] + others[j, ahead]) * width)
+                    target -= biases[index[m]]
                 design(p, index, mode, work, x, e * width)
                 y[e] = target
-                out.target_sum[slot] += target
+                target_sum[slot] += target
                 if variances.shape[0] > 0:
-                    design_variance(
-                        p, variances, core_variances, index, mode, work, variance, 0
-                    )
-                    for r in range(width):
-                        spread_of[slot, r] += variance[r]
+                    design_variance(p, variances, core_variances, index, mode, work, variance, 0)
+                    for b in range(0, width, line_length(x)):
+                        here = slot * width + b
+                        store(spread_of, here, add(load(spread_of, here), load(variance, b)))
             for r in range(0, width, _TILE):
                 for c in range(0, width, line_length(x)):
                     if c + line_length(x) > r:
@@ -177,7 +175,7 @@ def normal_equations(
         aligned_zeros((n, width), dtype),
         aligned_zeros((n, width), dtype),
         np.zeros(n, dtype),
-        np.zeros((n, width), dtype),
+        aligned_zeros((n, width), dtype),
         entries.counts[low:high],
     )
     cuts = balanced_cuts(entries.starts, low, high, threads)
@@ -198,7 +196,7 @@ def normal_equations(
                 last,
                 out,
             )
-            for first, last in zip(cuts, cuts[1:], strict=False)
+            for first, last in pairwise(cuts)
         ],
         threads,
     )
@@ -289,21 +287,23 @@ def _solve(
 ) -> None:
     width = rows.shape[1]
     resolution = 4 * np.finfo(rows.dtype).eps
+    gram, rhs, variance, counts = sums.gram, sums.rhs, sums.variance, sums.counts
+    design_sum, target_sum = sums.design_sum, sums.target_sum
     a = np.zeros(width * width, rows.dtype)
     h, s = np.zeros(width, rows.dtype), np.zeros(width, rows.dtype)
     solution, along_bias = np.zeros(width, rows.dtype), np.zeros(width, rows.dtype)
     uncertain = row_variances.shape[0] > 0
     for i in range(first, last):
-        n = rows.dtype.type(sums.counts[i])
+        n = rows.dtype.type(counts[i])
         largest = rows.dtype.type(0)
         for r in range(rank):
             for c in range(width):
-                a[r * width + c] = noise * sums.gram[i, r, c]
+                a[r * width + c] = noise * gram[i, r, c]
             precision = constant[r] + per_entry * n
-            a[r * width + r] += noise * sums.variance[i, r] + precision
+            a[r * width + r] += noise * variance[i, r] + precision
             largest = max(largest, a[r * width + r])
-            h[r] = noise * sums.rhs[i, r] + precision * prior
-            s[r] = noise * sums.design_sum[i, r]
+            h[r] = noise * rhs[i, r] + precision * prior
+            s[r] = noise * design_sum[i, r]
             if uncertain:
                 row_variances[i, r] = 1 / a[r * width + r]
         _factorise(a, rank, width, largest * resolution)
@@ -316,16 +316,18 @@ def _solve(
                 h[r] = s[r]
             _substitute(a, rank, width, h, along_bias)
             diagonal = noise * n + bias_precision
-            rest, schur = noise * sums.target_sum[i], diagonal
+            rest, schur = noise * target_sum[i], diagonal
             for r in range(rank):
-                rest -= noise * sums.design_sum[i, r] * solution[r]
-                schur -= noise * sums.design_sum[i, r] * along_bias[r]
+                rest -= noise * design_sum[i, r] * solution[r]
+                schur -= noise * design_sum[i, r] * along_bias[r]
             bias = rest / schur
             if uncertain:
                 bias_variances[i] = 1 / diagonal
         biases[i] = bias
         for r in range(rank):
-            rows[i, r] = solution[r] - bias * along_bias[r]
+            value = solution[r] - bias * along_bias[r]
+            # A component that was learnt away would go on as denormal numbers, which are slow.
+            rows[i, r] = 0 if uncertain and abs(value) < _NEGLIGIBLE else value
 
 
 def solve_rows(
@@ -363,15 +365,13 @@ def solve_rows(
                 row_variances,
                 bias_variances,
             )
-            for first, last in zip(cuts, cuts[1:], strict=False)
+            for first, last in pairwise(cuts)
         ],
         threads,
     )
 
 
-def solve_rows_reference(
-    sums: NormalEquations, ridge: Ridge, rank: int
-) -> tuple[Array, Array]:
+def solve_rows_reference(sums: NormalEquations, ridge: Ridge, rank: int) -> tuple[Array, Array]:
     """Readable twin of :func:`solve_rows`: rows and biases."""
     rows, biases = [], []
     for i, n in enumerate(sums.counts):

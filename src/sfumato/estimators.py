@@ -1,0 +1,443 @@
+"""Estimators with scikit-learn's conventions: ``sf.CP(rank=8).fit(train).predict(test)``.
+
+A constructor only stores its settings; what ``fit`` learns has a name that ends in an underscore.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from sfumato.data import prepare
+from sfumato.data.layout import Site
+from sfumato.data.read import labels_of, read_table
+from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
+from sfumato.errors import DataError, NotFittedError, SettingError
+from sfumato.fit.plan import Plan, Progress, carry_out
+from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.parallel import available_threads
+from sfumato.solvers import SOLVERS, Backfitting
+from sfumato.solvers.base import PublicShape, Solver
+from sfumato.store import StoredModel, load_model, save_model
+
+Array = NDArray[Any]
+_UNSEEN = ("error", "bias")
+
+
+class TensorEstimator(ABC):
+    """What all estimators share: parameters, fitting by a plan, prediction by label."""
+
+    duplicates: prepare.DuplicatePolicy
+    unseen: str
+    starts: int
+    seed: int
+    dtype: DTypeLike | None
+    threads: int | None
+    progress: Progress | None
+
+    # -- parameters, as scikit-learn's clone and search expect them -------------------------------
+
+    @classmethod
+    def _parameter_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
+        """The settings, by name."""
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change some settings."""
+        for name, value in settings.items():
+            if name not in self._parameter_names():
+                raise SettingError(
+                    f"{type(self).__name__} has no setting {name!r}; it has "
+                    f"{', '.join(self._parameter_names())}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self).__init__).parameters
+        given = {k: v for k, v in self.get_params().items() if v is not defaults[k].default}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import RegressorTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="regressor",
+            target_tags=TargetTags(required=False),
+            regressor_tags=RegressorTags(),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    # -- fitting ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
+        """An empty model of the given shape."""
+
+    @abstractmethod
+    def _solver(self) -> Solver[Any]:
+        """The solver to use."""
+
+    def plan(self, modes: Sequence[Mode], dtype: DTypeLike = np.float64) -> Plan:
+        """What ``fit`` will do to a tensor with these modes; needs no data."""
+        if self.unseen not in _UNSEEN:
+            raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {self.unseen!r}")
+        threads = self.threads or available_threads()
+        shape = PublicShape(
+            tuple(modes),
+            self._make_model,
+            np.dtype(self.dtype or dtype),
+            getattr(self, "mean", True),
+            getattr(self, "biases", True),
+            threads,
+        )
+        if shape.dtype not in (np.float32, np.float64):
+            raise SettingError(f"dtype must be float32 or float64, got {shape.dtype}")
+        self._make_model(shape.sizes, shape.dtype)  # raises on impossible ranks
+        solver = self._solver()
+        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
+        tensor = X if isinstance(X, SparseTensor) else _tensor_from_table(X, y)
+        plan = self.plan(tensor.modes, tensor.values.dtype)
+        prepare.check_modes(tensor)
+        prepare.check_values(tensor)
+        tensor = prepare.merge_duplicates(tensor, self.duplicates)
+        if tensor.values.dtype != plan.shape.dtype:
+            tensor = tensor.astype(plan.shape.dtype)
+        begin = time.perf_counter()
+        result = carry_out(plan, Site(tensor, plan.shape.threads), self.progress)
+        self.fit_seconds_ = time.perf_counter() - begin
+        self.model_ = result.model
+        self.history_ = result.history
+        self.modes_ = tensor.modes
+        self.bounds_ = tensor.bounds
+        self.n_entries_ = tensor.n_entries
+        return self
+
+    # -- predicting -------------------------------------------------------------------------------
+
+    def _fitted(self) -> Multilinear:
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        return self.model_
+
+    def predict(self, X: Any = None, *, unseen: str | None = None, **labels: Any) -> Any:
+        """Predicted values, within the data's bounds where it has some.
+
+        ``X`` is a tensor, a table with a column of labels per mode, or nothing where the labels are
+        given by mode name: ``predict(user="u17", item="m3")``; one label each gives one number.
+        A label that was not in training is an error, or with ``unseen="bias"`` that row falls back
+        to mean and biases of what is known.
+        """
+        model = self._fitted()
+        if (X is None) == (not labels):
+            raise SettingError("give either a tensor or table, or labels by mode name")
+        single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
+        coordinates = self._locate(X if X is not None else _as_columns(labels), unseen)
+        known = (coordinates >= 0).all(axis=0)
+        if known.all():
+            values = model.predict(coordinates, threads=self.threads or available_threads())
+        else:
+            values = np.empty(coordinates.shape[1], model.dtype)
+            values[known] = model.predict(coordinates[:, known])
+            values[~known] = self._bias_prediction(coordinates[:, ~known])
+        if self.bounds_ is not None:
+            values = np.clip(values, *self.bounds_)
+        return float(values[0]) if single else values
+
+    def _locate(self, X: Any, unseen: str | None) -> NDArray[np.int32]:
+        fallback = self.unseen if unseen is None else unseen
+        if fallback not in _UNSEEN:
+            raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {fallback!r}")
+        if isinstance(X, SparseTensor):
+            if X.modes == self.modes_:
+                return X.coordinates
+            X = {
+                mode.name: levels if mode.labels is None else mode.labels[levels]
+                for mode, levels in zip(X.modes, X.coordinates, strict=True)
+            }
+        elif not isinstance(X, Mapping):
+            X = labels_of(_as_table(X, self.modes_), self.modes_)
+        return (find_levels if fallback == "bias" else locate)(self.modes_, X)
+
+    def _bias_prediction(self, coordinates: NDArray[np.int32]) -> Array:
+        biases = [
+            np.where(levels >= 0, bias[levels], 0)
+            for bias, levels in zip(self.model_.mode_biases, coordinates, strict=True)
+        ]
+        total: Array = self.model_.mean + np.sum(biases, axis=0)
+        return total
+
+    def rmse(self, X: Any, y: Any = None) -> float:
+        """Root mean squared error at a tensor's entries (or a table's rows with values ``y``)."""
+        actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
+        misses = np.asarray(self.predict(X), np.float64) - actual
+        return float(np.sqrt(np.mean(misses**2)))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the RMSE: higher is better, as scikit-learn's search expects."""
+        return -self.rmse(X, y)
+
+    def top(self, mode: str, k: int = 10, **labels: Any) -> list[tuple[Any, float]]:
+        """The k levels of a mode with the highest predictions, labels of the other modes given."""
+        model, m = self._fitted(), find_mode(self.modes_, mode)
+        if k < 1:
+            raise SettingError(f"k must be a whole number from 1 on, got {k}")
+        cell = _as_columns({**labels, mode: self.modes_[m].label(0)})
+        values = model.along(m, self._locate(cell, "error")[:, 0].tolist())
+        if self.bounds_ is not None:
+            values = np.clip(values, *self.bounds_)
+        best = np.argsort(-values, kind="stable")[:k]
+        return [(self.modes_[m].label(int(level)), float(values[level])) for level in best]
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write the fitted model to a folder; see :func:`sfumato.load`."""
+        model = self._fitted()
+        settings = {
+            name: value
+            for name, value in self.get_params().items()
+            if name not in ("progress", "dtype", "solver")
+        }
+        notes = {
+            "solver": _solver_to_json(self._solver()),
+            "entries": self.n_entries_,
+            "fit_seconds": self.fit_seconds_,
+            "history": [asdict(info) for info in self.history_],
+        }
+        kind = type(self).__name__
+        return save_model(StoredModel(kind, model, self.modes_, self.bounds_, settings, notes), folder)
+
+
+class CP(TensorEstimator):
+    """CP model: ``mean + biases + sum_r prod_m factor_m[i_m, r]``.
+
+    Parameters
+    ----------
+    rank : number of components.
+    solver : "als" (Bayesian: learns its penalties), "sgd", "minibatch", "sequential", or one of the
+        solver records with settings of your own: ``sf.ALS(ridge=10)``.
+    mean, biases : whether to fit a global mean, and a bias per level of each mode.
+    duplicates : what to do with several entries at one cell: "error", "mean", "last" or "sum".
+    unseen : what to predict for labels not in training: "error", or "bias" (mean and known biases).
+    starts : random starts; the one with the least training error is kept.
+    seed : of the random start.
+    dtype : float32 or float64; by default that of the values.
+    threads : by default all cores. ALS gives the same result for any number, SGD for a given one.
+    progress : called as ``progress(round, rounds, info)`` while fitting.
+    """
+
+    def __init__(
+        self,
+        rank: int = 8,
+        *,
+        solver: str | Solver[Any] = "als",
+        mean: bool = True,
+        biases: bool = True,
+        duplicates: prepare.DuplicatePolicy = "error",
+        unseen: str = "error",
+        starts: int = 1,
+        seed: int = 0,
+        dtype: DTypeLike | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.rank = rank
+        self.solver = solver
+        self.mean = mean
+        self.biases = biases
+        self.duplicates = duplicates
+        self.unseen = unseen
+        self.starts = starts
+        self.seed = seed
+        self.dtype = dtype
+        self.threads = threads
+        self.progress = progress
+
+    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
+        return CPModel.zeros(shape, self.rank, dtype)
+
+    def _solver(self) -> Solver[Any]:
+        return _named_solver(self.solver)
+
+
+class Tucker(TensorEstimator):
+    """Tucker model: a core of shape ``ranks``, multiplied along each mode by a factor.
+
+    Parameters
+    ----------
+    ranks : one number for all modes, or one per mode. The core has their product of entries.
+
+    The others are those of :class:`CP`.
+    """
+
+    def __init__(
+        self,
+        ranks: int | Sequence[int] = 4,
+        *,
+        solver: str | Solver[Any] = "als",
+        mean: bool = True,
+        biases: bool = True,
+        duplicates: prepare.DuplicatePolicy = "error",
+        unseen: str = "error",
+        starts: int = 1,
+        seed: int = 0,
+        dtype: DTypeLike | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.solver = solver
+        self.mean = mean
+        self.biases = biases
+        self.duplicates = duplicates
+        self.unseen = unseen
+        self.starts = starts
+        self.seed = seed
+        self.dtype = dtype
+        self.threads = threads
+        self.progress = progress
+
+    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
+        ranks = [self.ranks] * len(shape) if isinstance(self.ranks, int) else self.ranks
+        return TuckerModel.zeros(shape, ranks, dtype)
+
+    def _solver(self) -> Solver[Any]:
+        return _named_solver(self.solver)
+
+
+class Biases(TensorEstimator):
+    """Bias predictor, ``mean + sum_m bias_m[i_m]``: what a factor model has to beat.
+
+    ``ridge`` shrinks a level with n entries to n / (n + ridge) of its mean; ``sweeps=0`` gives the
+    constant predictor. The other settings are those of :class:`CP`.
+    """
+
+    def __init__(
+        self,
+        *,
+        ridge: float = 5.0,
+        sweeps: int = 10,
+        duplicates: prepare.DuplicatePolicy = "error",
+        unseen: str = "error",
+        dtype: DTypeLike | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.ridge = ridge
+        self.sweeps = sweeps
+        self.duplicates = duplicates
+        self.unseen = unseen
+        self.dtype = dtype
+        self.threads = threads
+        self.progress = progress
+
+    starts = 1
+    seed = 0
+
+    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
+        return CPModel.zeros(shape, 1, dtype)  # one component that stays zero
+
+    def _solver(self) -> Solver[Any]:
+        return Backfitting(sweeps=self.sweeps, ridge=self.ridge)
+
+
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
+
+
+def load(folder: str | PathLike[str]) -> TensorEstimator:
+    """A fitted estimator from a folder that :meth:`TensorEstimator.save` wrote."""
+    stored = load_model(folder)
+    estimator: TensorEstimator = _KINDS[stored.kind](**stored.settings)
+    solver = stored.notes["solver"]
+    if hasattr(estimator, "solver"):
+        estimator.solver = _solver_from_json(solver)
+    estimator.model_ = stored.model
+    estimator.modes_ = stored.modes
+    estimator.bounds_ = stored.bounds
+    estimator.n_entries_ = stored.notes["entries"]
+    estimator.fit_seconds_ = stored.notes["fit_seconds"]
+    estimator.history_ = ()
+    return estimator
+
+
+def cross_validate(
+    estimator: TensorEstimator, tensor: SparseTensor, *, folds: int = 5, seed: int = 0
+) -> list[float]:
+    """Held-out RMSE of each fold of a tensor; every fold keeps the tensor's shape and labels."""
+    from sklearn.base import clone
+
+    return [clone(estimator).fit(train).rmse(test) for train, test in tensor.folds(folds, seed=seed)]
+
+
+def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:
+    if not isinstance(solver, str):
+        return solver
+    if solver not in SOLVERS:
+        raise SettingError(f"there is no solver {solver!r}; there are {', '.join(SOLVERS)}")
+    made: Solver[Any] = SOLVERS[solver]()
+    return made
+
+
+def _solver_to_json(solver: Any) -> dict[str, Any]:
+    return asdict(solver)
+
+
+def _solver_from_json(settings: dict[str, Any]) -> Any:
+    rest = {key: value for key, value in settings.items() if key != "name"}
+    return SOLVERS[settings["name"]](**rest)
+
+
+def _as_columns(labels: Mapping[str, Any]) -> dict[str, Array]:
+    """Labels by mode as columns of one length; single labels are repeated."""
+    columns = {name: np.atleast_1d(np.asarray(value)) for name, value in labels.items()}
+    length = max(column.shape[0] for column in columns.values())
+    return {
+        name: np.repeat(column, length) if column.shape[0] == 1 else column
+        for name, column in columns.items()
+    }
+
+
+def _as_table(X: Any, modes: Sequence[Mode]) -> Any:
+    if isinstance(X, np.ndarray):
+        if X.ndim != 2 or X.shape[1] != len(modes):
+            raise DataError(f"a table of labels needs {len(modes)} columns, got shape {X.shape}")
+        import pyarrow as pa
+
+        return pa.table({mode.name: X[:, m] for m, mode in enumerate(modes)})
+    return read_table(X)
+
+
+def _tensor_from_table(X: Any, y: Any) -> SparseTensor:
+    """A tensor whose modes are the columns of X."""
+    if y is None:
+        raise DataError("fit takes a SparseTensor (see sfumato.read), or a table of labels and values")
+    from sfumato.data.read import read
+
+    if isinstance(X, np.ndarray):
+        import pyarrow as pa
+
+        if X.ndim != 2:
+            raise DataError(f"a table of labels has two dimensions, got {X.ndim}")
+        table = pa.table({f"mode{m + 1}": X[:, m] for m in range(X.shape[1])})
+    else:
+        table = read_table(X)
+    names = table.column_names
+    return read(table.append_column("_value", [np.asarray(y, np.float64)]), names, "_value")

@@ -1,0 +1,105 @@
+"""A fit, decided before any data is seen, and the one loop that carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.data.layout import Site
+from sfumato.errors import SettingError
+from sfumato.models.multilinear import Multilinear
+from sfumato.solvers.base import Info, PublicShape, Solver
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be fitted and how: everything but the data.
+
+    ``starts`` fits are made from different random starts and the one with the least training error
+    is kept; like a tolerance, that choice looks at the data and is for non-private use.
+    """
+
+    shape: PublicShape
+    solver: Solver[Any]
+    seed: int = 0
+    starts: int = 1
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if int(self.starts) != self.starts or self.starts < 1:
+            raise SettingError(f"starts must be a whole number from 1 on, got {self.starts}")
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise SettingError(f"tolerance must be above zero, got {self.tolerance}")
+
+    @property
+    def rounds(self) -> int:
+        """Questions put to the data, over all starts."""
+        return self.starts * self.solver.rounds(self.shape)
+
+    def explain(self) -> str:
+        """The plan in words."""
+        sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in self.shape.modes)
+        model = self.shape.make_model(self.shape.sizes, self.shape.dtype)
+        ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(model.ranks))
+        parts = ["a mean" if self.shape.fit_mean else "", "biases" if self.shape.fit_biases else ""]
+        extras = " and ".join(part for part in parts if part)
+        stop = "" if self.tolerance is None else f", until it gains less than {self.tolerance:g}"
+        again = "" if self.starts == 1 else f", from {self.starts} starts, the best one kept"
+        return (
+            f"{sizes}: {type(model).__name__} of {ranks}{' with ' + extras if extras else ''}, "
+            f"{model.rows.dtype}; {self.solver}{stop}{again}. Not private."
+        )
+
+
+class Fit(NamedTuple):
+    """A fitted model, and what each completed sweep or pass reported."""
+
+    model: Multilinear
+    history: tuple[Info, ...]
+
+
+Progress = Callable[[int, int, Info], None]
+
+
+def carry_out(plan: Plan, site: Site, progress: Progress | None = None) -> Fit:
+    """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
+    fits = [
+        _one_start(replace(plan, seed=plan.seed + start), site, progress, start)
+        for start in range(plan.starts)
+    ]
+    if plan.starts == 1:
+        return fits[0]
+    return min(fits, key=lambda fit: training_rmse(fit.model, site))
+
+
+def _one_start(plan: Plan, site: Site, progress: Progress | None, start: int) -> Fit:
+    solver, history = plan.solver, list[Info]()
+    rounds = solver.rounds(plan.shape)
+    state = solver.init(plan.seed, plan.shape)
+    for number in range(rounds):
+        query = solver.ask(state)
+        state, info = solver.update(state, solver.answer(query, site))
+        if progress is not None:
+            progress(start * rounds + number + 1, plan.rounds, info)
+        if info.completed > len(history):
+            history.append(info)
+            if plan.tolerance is not None and _settled(history, plan.tolerance):
+                break
+    return Fit(solver.finish(state), tuple(history))
+
+
+def _settled(history: list[Info], tolerance: float) -> bool:
+    errors = [info.train_rmse for info in history[-2:]]
+    if len(errors) < 2 or errors[0] is None or errors[1] is None:
+        return False
+    return errors[0] - errors[1] < tolerance * errors[0]
+
+
+def training_rmse(model: Multilinear, site: Site) -> float:
+    """Error at the entries that the model was fitted to."""
+    tensor = site.tensor
+    misses = tensor.values - model.predict(tensor.coordinates, threads=site.threads)
+    return float(np.sqrt(np.mean(np.square(misses, dtype=np.float64))))
