@@ -11,21 +11,24 @@ model.predict(user="u17", item="m3")
 
 from __future__ import annotations
 
-from sfumato.data import datasets, prepare, scaling, synthetic
-from sfumato.data.read import read
-from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.data.write import write_completed, write_factors
-from sfumato.errors import (
-    DataError,
-    ModelFileError,
-    NotFittedError,
-    SettingError,
-    SfumatoError,
-    UnknownLabelError,
-)
-from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
-from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.solvers import ALS, SGD, MinibatchSGD, SequentialSGD
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sfumato.data import datasets, prepare, scaling, synthetic
+    from sfumato.data.read import read
+    from sfumato.data.tensor import Mode, SparseTensor
+    from sfumato.data.write import write_completed, write_factors
+    from sfumato.errors import (
+        DataError,
+        ModelFileError,
+        NotFittedError,
+        SettingError,
+        SfumatoError,
+        UnknownLabelError,
+    )
+    from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
+    from sfumato.models.multilinear import CPModel, TuckerModel
+    from sfumato.solvers import ALS, SGD, MinibatchSGD, SequentialSGD
 
 __version__ = "0.1.0"
 
@@ -58,3 +61,37 @@ __all__ = [
     "write_completed",
     "write_factors",
 ]
+
+# Where each name lives. Importing all of it takes a second, mostly for compiled libraries, so that
+# a module is imported when one of its names is first used: `sfumato --help` uses none.
+_HOMES = {
+    "sfumato.data": ("datasets", "prepare", "scaling", "synthetic"),
+    "sfumato.data.read": ("read",),
+    "sfumato.data.tensor": ("Mode", "SparseTensor"),
+    "sfumato.data.write": ("write_completed", "write_factors"),
+    "sfumato.errors": (
+        "DataError",
+        "ModelFileError",
+        "NotFittedError",
+        "SettingError",
+        "SfumatoError",
+        "UnknownLabelError",
+    ),
+    "sfumato.estimators": ("CP", "Biases", "TensorEstimator", "Tucker", "cross_validate", "load"),
+    "sfumato.models.multilinear": ("CPModel", "TuckerModel"),
+    "sfumato.solvers": ("ALS", "SGD", "MinibatchSGD", "SequentialSGD"),
+}
+
+# A type checker reads the imports above; it must not learn that any name can be asked for.
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        for home, names in _HOMES.items():
+            if name in names:
+                # Like `from home import name`, where the name may be a module's too.
+                globals()[name] = getattr(__import__(home, fromlist=[name]), name)
+                return globals()[name]
+        raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

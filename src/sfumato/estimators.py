@@ -26,7 +26,7 @@ from sfumato.fit.plan import Plan, Progress, carry_out
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.parallel import available_threads
 from sfumato.solvers import SOLVERS, Backfitting
-from sfumato.solvers.base import PublicShape, Solver
+from sfumato.solvers.base import Info, PublicShape, Solver
 from sfumato.store import StoredModel, load_model, save_model
 
 Array = NDArray[Any]
@@ -67,7 +67,7 @@ class TensorEstimator(ABC):
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self).__init__).parameters
-        given = {k: v for k, v in self.get_params().items() if v is not defaults[k].default}
+        given = {k: v for k, v in self.get_params().items() if v != defaults[k].default}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
     def __sklearn_tags__(self) -> Any:
@@ -374,7 +374,7 @@ def load(folder: str | PathLike[str]) -> TensorEstimator:
     estimator.bounds_ = stored.bounds
     estimator.n_entries_ = stored.notes["entries"]
     estimator.fit_seconds_ = stored.notes["fit_seconds"]
-    estimator.history_ = ()
+    estimator.history_ = tuple(Info(**info) for info in stored.notes["history"])
     return estimator
 
 
@@ -397,7 +397,7 @@ def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:
 
 
 def _solver_to_json(solver: Any) -> dict[str, Any]:
-    return asdict(solver)
+    return {"name": solver.name, **asdict(solver)}
 
 
 def _solver_from_json(settings: dict[str, Any]) -> Any:

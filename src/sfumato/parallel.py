@@ -35,17 +35,20 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     dispatcher: Any = numba.njit(
         cache=True, nogil=True, fastmath=REORDERED_SUMS, error_model="numpy", **options
     )(function)
-    # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files,
-    # so that the whole package has to count.
-    index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files:
+    # all files that hold compiled functions have to count.
+    index: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(index, "_source_stamp"):
-        index._source_stamp = _package_stamp()
+        index._source_stamp = _sources_stamp()
     return dispatcher
 
 
 @cache
-def _package_stamp() -> tuple[float, int]:
-    files = [path.stat() for path in Path(__file__).parent.rglob("*.py")]
+def _sources_stamp() -> tuple[float, int]:
+    package = Path(__file__).parent
+    sources = [package / "simd.py", package / "parallel.py", package / "data" / "ordering.py"]
+    sources += [*package.glob("models/*.py"), *package.glob("solvers/*.py")]
+    files = [path.stat() for path in sources]
     return max(file.st_mtime for file in files), sum(file.st_size for file in files)
 
 

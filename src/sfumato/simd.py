@@ -91,19 +91,42 @@ def store(typingctx: Any, array: Any, position: Any, line: Any) -> Any:  # noqa:
     return types.void(array, types.int64, line), generate
 
 
+def _splat(builder: Any, vector: Any, number: Any) -> Any:
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    return builder.shuffle_vector(first, undefined, zeros)
+
+
+@intrinsic
+def element(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
+    """The array's element at a position (Numba's indexing would test for negative numbers)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_pointer(context, builder, signature.args[0], *args))
+
+    return array.dtype(array, types.int64), generate
+
+
 @intrinsic
 def spread(typingctx: Any, array: Any, number: Any) -> Any:  # noqa: ARG001
     """A line with the same number in every lane, of the array's type."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = context.get_value_type(signature.return_type)
-        first = builder.insert_element(
-            ir.Constant(vector, ir.Undefined), args[1], ir.Constant(ir.IntType(32), 0)
-        )
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
-        return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+        return _splat(builder, context.get_value_type(signature.return_type), args[1])
 
     return Line(array.dtype)(array, array.dtype), generate
+
+
+@intrinsic
+def spread_from(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
+    """A line with the array's element at a position in every lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = builder.load(_pointer(context, builder, signature.args[0], *args))
+        return _splat(builder, context.get_value_type(signature.return_type), number)
+
+    return Line(array.dtype)(array, types.int64), generate
 
 
 def _elementwise(instruction: str, doc: str) -> Any:

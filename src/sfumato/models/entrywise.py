@@ -21,7 +21,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from sfumato.parallel import REORDERED_SUMS, inlined, kernel
-from sfumato.simd import add, line_length, load, multiply, spread, store, total
+from sfumato.simd import add, element, line_length, load, multiply, spread, store, total
 
 Array = NDArray[Any]
 
@@ -65,15 +65,15 @@ def _only_compiled(*_: Any) -> Any:
 def locate(p: Any, coordinates: Array, entry: int, index: Array) -> None:
     """Row numbers of an entry, one per mode."""
     for m in range(len(p.offsets)):
-        index[m] = p.offsets[m] + coordinates[m, entry]
+        index[m] = p.offsets[m] + element(coordinates, m * coordinates.shape[1] + entry)
 
 
 @inlined
 def bias_sum(p: Any, index: Array) -> Any:
     """Sum of the biases of an entry's rows."""
-    result = p.biases[index[0]]
+    result = element(p.biases, index[0])
     for m in range(1, len(p.offsets)):
-        result += p.biases[index[m]]
+        result += element(p.biases, index[m])
     return result
 
 

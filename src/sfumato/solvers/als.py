@@ -12,9 +12,9 @@ One sweep solves each mode's rows (with their biases) given all else, then the f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,7 @@ class ALS:
     prior_mean: Mapping[str, float] | None = None
     init_scale: float = 0.3
     tolerance: float | None = None
-    name: str = field(default="als", init=False)
+    name: ClassVar[str] = "als"
 
     @property
     def learns(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,8 @@ State = TypeVar("State")
 
 class Solver(Protocol[State]):
     """The four functions, with the number of times that the loop is to call them."""
+
+    name: ClassVar[str]
 
     def rounds(self, shape: PublicShape) -> int: ...
 

@@ -6,8 +6,8 @@ become the ridge means of what the others leave unexplained.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ class Backfitting:
     sweeps: int = 10
     ridge: float = 5.0
     tolerance: float | None = None
-    name: str = field(default="biases", init=False)
+    name: ClassVar[str] = "biases"
 
     def rounds(self, shape: PublicShape) -> int:
         return 1 + self.sweeps * len(shape.sizes)

@@ -16,8 +16,8 @@ next read, and at the end of a pass, so that a step costs as much as its batch, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,10 +242,10 @@ class MinibatchSGD(PassSolver):
 
     passes: int = 60
     step: float = 0.02
-    ridge_per_entry: Any = 0.05
+    ridge_per_entry: Any = 0.06
     batch: int | None = None
     momentum: float = 0.9
-    name: str = field(default="minibatch", init=False)
+    name: ClassVar[str] = "minibatch"
 
     def check(self, shape: PublicShape) -> None:
         super().check(shape)

@@ -22,7 +22,17 @@ from sfumato.data.layout import ByMode, balanced_cuts
 from sfumato.models.entrywise import design, design_variance, row_width, workspace
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import inlined, kernel, run
-from sfumato.simd import add, aligned_zeros, line_length, load, multiply, spread, store
+from sfumato.simd import (
+    add,
+    aligned_zeros,
+    element,
+    line_length,
+    load,
+    multiply,
+    spread,
+    spread_from,
+    store,
+)
 
 Array = NDArray[Any]
 _TILE = 8  # Gram rows built at a time: as many as leave registers for the operands
@@ -81,14 +91,14 @@ def _add_gram_tile(x: Array, count: int, width: int, r: int, c: int, gram: Array
     for e in range(count):
         here = e * width
         line = load(x, here + c)
-        g0 = add(g0, multiply(spread(x, x[here + r]), line))
-        g1 = add(g1, multiply(spread(x, x[here + r + 1]), line))
-        g2 = add(g2, multiply(spread(x, x[here + r + 2]), line))
-        g3 = add(g3, multiply(spread(x, x[here + r + 3]), line))
-        g4 = add(g4, multiply(spread(x, x[here + r + 4]), line))
-        g5 = add(g5, multiply(spread(x, x[here + r + 5]), line))
-        g6 = add(g6, multiply(spread(x, x[here + r + 6]), line))
-        g7 = add(g7, multiply(spread(x, x[here + r + 7]), line))
+        g0 = add(g0, multiply(spread_from(x, here + r), line))
+        g1 = add(g1, multiply(spread_from(x, here + r + 1), line))
+        g2 = add(g2, multiply(spread_from(x, here + r + 2), line))
+        g3 = add(g3, multiply(spread_from(x, here + r + 3), line))
+        g4 = add(g4, multiply(spread_from(x, here + r + 4), line))
+        g5 = add(g5, multiply(spread_from(x, here + r + 5), line))
+        g6 = add(g6, multiply(spread_from(x, here + r + 6), line))
+        g7 = add(g7, multiply(spread_from(x, here + r + 7), line))
     store(gram, at + r * width + c, g0)
     store(gram, at + (r + 1) * width + c, g1)
     store(gram, at + (r + 2) * width + c, g2)
@@ -105,7 +115,7 @@ def _add_moments(x: Array, y: Array, count: int, width: int, rhs: Array, sums: A
         weighted, plain = load(rhs, at + b), load(sums, at + b)
         for e in range(count):
             line = load(x, e * width + b)
-            weighted = add(weighted, multiply(spread(x, y[e]), line))
+            weighted = add(weighted, multiply(spread_from(y, e), line))
             plain = add(plain, line)
         store(rhs, at + b, weighted)
         store(sums, at + b, plain)
@@ -139,11 +149,11 @@ def _accumulate(
             count = min(_GATHER, starts[row + 1] - begin)
             for e in range(count):
                 entry = begin + e
-                target = values[entry] - mean
+                target = element(values, entry) - mean
                 for j in range(order - 1):
                     m = j if j < mode else j + 1
-                    index[m] = p.offsets[m] + others[j, entry]
-                    target -= biases[index[m]]
+                    index[m] = p.offsets[m] + element(others, j * values.shape[0] + entry)
+                    target -= element(biases, index[m])
                 design(p, index, mode, work, x, e * width)
                 y[e] = target
                 target_sum[slot] += target

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +98,8 @@ class PassSolver(ABC):
     init_scale: float = 0.2
     tolerance: float | None = None
 
-    standardises = True
+    name: ClassVar[str]
+    standardises: ClassVar[bool] = True
 
     @abstractmethod
     def step_at(self, done: int) -> float:

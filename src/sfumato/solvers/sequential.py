@@ -11,8 +11,8 @@ order, not three; a mean, biases and prior means if they are asked for (the pape
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,9 +110,9 @@ class SequentialSGD(PassSolver):
     ridge_per_entry: Any = 0.01
     core_ridge: float = 0.001
     init_scale: float = 1.0
-    name: str = field(default="sequential", init=False)
+    name: ClassVar[str] = "sequential"
 
-    standardises = False
+    standardises: ClassVar[bool] = False
 
     def step_at(self, done: int) -> float:  # noqa: ARG002
         return self.step

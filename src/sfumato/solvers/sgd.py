@@ -12,9 +12,9 @@ on timing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from sfumato.data.layout import Grid, Site, make_grid
 from sfumato.models.entrywise import bias_sum, evaluate, locate, row_width, step_core, workspace
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import kernel, run
-from sfumato.simd import add, line_length, load, multiply, prefetch, spread, store
+from sfumato.simd import add, element, line_length, load, multiply, prefetch, spread, store
 from sfumato.solvers.base import PublicShape, check_positive
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
 
@@ -62,9 +62,10 @@ def _visit(
         for entry in range(begins[tile], ends[tile]):
             ahead = min(entry + _AHEAD, values.shape[0] - 1)
             for m in range(order):
-                prefetch(rows, (p.offsets[m] + coordinates[m, ahead]) * width)
+                level = element(coordinates, m * values.shape[0] + ahead)
+                prefetch(rows, (p.offsets[m] + level) * width)
             locate(p, coordinates, entry, index)
-            error = (values[entry] - mean) * unit - evaluate(p, index, work)
+            error = (element(values, entry) - mean) * unit - evaluate(p, index, work)
             if fit_biases:
                 error -= bias_sum(p, index)
             squares += error * error
@@ -162,7 +163,7 @@ class SGD(PassSolver):
     """
 
     decay: float = 0.95
-    name: str = field(default="sgd", init=False)
+    name: ClassVar[str] = "sgd"
 
     def check(self, shape: PublicShape) -> None:
         super().check(shape)

@@ -1,0 +1,1 @@
+"""Measurements of sfumato: accuracy, speed, memory and compile time. See README.md."""

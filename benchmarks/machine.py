@@ -1,0 +1,86 @@
+"""What the machine itself allows, measured in the same run as the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.timing import interleave, timed
+from sfumato.simd import add, aligned_zeros, lanes, load, prefetch, store
+
+Array = NDArray[Any]
+_AHEAD = 8
+_CHAIN_STEPS = 20_000_000
+
+
+@numba.njit(nogil=True, fastmath={"contract"})
+def _chains(steps: int, factor: float, out: Array) -> None:
+    """Eight independent chains of multiply-adds: no memory traffic at all."""
+    a, b, c, d, e, f, g, h = 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8
+    for _ in range(steps):
+        a, b, c, d = a * factor + 0.1, b * factor + 0.2, c * factor + 0.3, d * factor + 0.4
+        e, f, g, h = e * factor + 0.5, f * factor + 0.6, g * factor + 0.7, h * factor + 0.8
+    out[0] = a + b + c + d + e + f + g + h
+
+
+@numba.njit(nogil=True)
+def _traffic(rows: Array, coordinates: Array, begin: int, end: int) -> None:
+    """Read and write one row of 64 bytes per mode at each entry."""
+    order, width, last = coordinates.shape[0], rows.shape[1], coordinates.shape[1] - 1
+    for entry in range(begin, end):
+        ahead = min(entry + _AHEAD, last)
+        for m in range(order):
+            prefetch(rows, np.int64(coordinates[m, ahead]) * width)
+        for m in range(order):
+            at = np.int64(coordinates[m, entry]) * width
+            line = load(rows, at)
+            store(rows, at, add(line, line))
+
+
+def _on_threads(work: Callable[[int], None], threads: int, pool: ThreadPoolExecutor) -> None:
+    for future in [pool.submit(work, thread) for thread in range(threads)]:
+        future.result()
+
+
+def compute_scaling(repetitions: int) -> float:
+    """Speed of two threads over that of one in pure computation: the machine's own limit."""
+    outs = np.zeros((2, 8))
+    _chains(10, 0.5, outs[0])
+
+    def work(thread: int) -> None:
+        _chains(_CHAIN_STEPS, 0.999, outs[thread])
+
+    with ThreadPoolExecutor(2) as pool:
+        seconds = interleave(
+            {str(n): lambda n=n: timed(lambda: _on_threads(work, n, pool)) for n in (1, 2)},
+            repetitions,
+        )
+    return 2 * min(seconds["1"]) / min(seconds["2"])
+
+
+def row_traffic(shape: Sequence[int], entries: int, repetitions: int) -> float:
+    """Entries per second on two threads, each entry reading and writing a random row per mode.
+
+    Each thread keeps to its own half of every mode, so that no cache line is shared: as in SGD.
+    """
+    rows = aligned_zeros((sum(shape), lanes(np.float32)), np.float32)
+    generator = np.random.default_rng(0)
+    half, offsets = entries // 2, np.cumsum((0, *shape[:-1]))
+    coordinates = np.empty((len(shape), 2 * half), np.int32)
+    for m, (size, offset) in enumerate(zip(shape, offsets, strict=True)):
+        for thread, (low, high) in enumerate(((0, size // 2), (size // 2, size))):
+            drawn = generator.integers(low, high, half, dtype=np.int32)
+            coordinates[m, thread * half : (thread + 1) * half] = drawn + np.int32(offset)
+    _traffic(rows, coordinates, 0, 1)
+
+    def work(thread: int) -> None:
+        _traffic(rows, coordinates, thread * half, (thread + 1) * half)
+
+    with ThreadPoolExecutor(2) as pool:
+        seconds = interleave({"rows": lambda: timed(lambda: _on_threads(work, 2, pool))}, repetitions)
+    return 2 * half / min(seconds["rows"])
