@@ -15,7 +15,7 @@ from sfumato.simd import add, aligned_zeros, lanes, load, prefetch, store
 
 Array = NDArray[Any]
 _AHEAD = 8
-_CHAIN_STEPS = 20_000_000
+_CHAIN_STEPS = 200_000_000
 
 
 @numba.njit(nogil=True, fastmath={"contract"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
@@ -71,7 +72,11 @@ def available(distribution: str, module: str) -> Any | None:
 def _quietly(function: Callable[[], Any]) -> Any:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        return function()
+        logging.disable(logging.WARNING)
+        try:
+            return function()
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 # -- gradient descent on a matrix -------------------------------------------------------------
@@ -82,7 +87,7 @@ def cornac(matrix: SparseTensor, rank: int) -> Peer | None:
     if library is None:
         return None
     users, items = (OrderedDict((i, i) for i in range(n)) for n in matrix.shape)
-    triples = (matrix.coordinates[0].copy(), matrix.coordinates[1].copy(), matrix.values.copy())
+    triples = (*matrix.coordinates.astype(np.int64), matrix.values.copy())
     data = library.data.Dataset(*matrix.shape, users, items, triples)
 
     def fit(rounds: int) -> None:

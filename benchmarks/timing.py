@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -58,6 +60,31 @@ def interleave(actions: Mapping[str, Action], repetitions: int) -> dict[str, lis
         for name, action in actions.items():
             seconds[name].append(action())
     return seconds
+
+
+class Disturbance:
+    """What else ran while we measured: share of all cores' time (Linux only, else None)."""
+
+    def __init__(self) -> None:
+        self._before = _cpu_ticks()
+
+    def share(self) -> float | None:
+        after = _cpu_ticks()
+        if self._before is None or after is None:
+            return None
+        total, busy, own = (b - a for a, b in zip(self._before, after, strict=True))
+        return max(0.0, busy - own) / max(total, 1)
+
+
+def _cpu_ticks() -> tuple[float, float, float] | None:
+    """Ticks of all cores: passed, not idle (stolen ones too), and used by this process."""
+    try:
+        ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except OSError:
+        return None
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    return sum(ticks), sum(ticks) - ticks[3] - ticks[4], own * os.sysconf("SC_CLK_TCK")
 
 
 def best_and_median(seconds: list[float]) -> tuple[float, float]:

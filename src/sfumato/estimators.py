@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sfumato.data import prepare
+from sfumato.data.labels import bin_times
 from sfumato.data.layout import Site
 from sfumato.data.read import labels_of, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
@@ -96,6 +97,8 @@ class TensorEstimator(ABC):
         """What ``fit`` will do to a tensor with these modes; needs no data."""
         if self.unseen not in _UNSEEN:
             raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {self.unseen!r}")
+        if self.threads is not None and self.threads < 1:
+            raise SettingError(f"threads must be 1 or more, or None for all cores, got {self.threads}")
         threads = self.threads or available_threads()
         shape = PublicShape(
             tuple(modes),
@@ -117,7 +120,10 @@ class TensorEstimator(ABC):
         plan = self.plan(tensor.modes, tensor.values.dtype)
         prepare.check_modes(tensor)
         prepare.check_values(tensor)
-        tensor = prepare.merge_duplicates(tensor, self.duplicates)
+        merged = prepare.merge_duplicates(tensor, self.duplicates)
+        if merged is not tensor:
+            prepare.check_values(merged)  # a sum may be out of bounds
+        tensor = merged
         if tensor.values.dtype != plan.shape.dtype:
             tensor = tensor.astype(plan.shape.dtype)
         begin = time.perf_counter()
@@ -172,7 +178,9 @@ class TensorEstimator(ABC):
                 mode.name: levels if mode.labels is None else mode.labels[levels]
                 for mode, levels in zip(X.modes, X.coordinates, strict=True)
             }
-        elif not isinstance(X, Mapping):
+        elif isinstance(X, Mapping):
+            X = _binned(X, self.modes_)
+        else:
             X = labels_of(_as_table(X, self.modes_), self.modes_)
         return (find_levels if fallback == "bias" else locate)(self.modes_, X)
 
@@ -186,6 +194,8 @@ class TensorEstimator(ABC):
 
     def rmse(self, X: Any, y: Any = None) -> float:
         """Root mean squared error at a tensor's entries (or a table's rows with values ``y``)."""
+        if y is None and not isinstance(X, SparseTensor):
+            raise DataError("give a SparseTensor, or a table of labels and the values y")
         actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
         misses = np.asarray(self.predict(X), np.float64) - actual
         return float(np.sqrt(np.mean(misses**2)))
@@ -199,6 +209,8 @@ class TensorEstimator(ABC):
         model, m = self._fitted(), find_mode(self.modes_, mode)
         if k < 1:
             raise SettingError(f"k must be a whole number from 1 on, got {k}")
+        if any(np.ndim(label) for label in labels.values()):
+            raise SettingError("top takes one label per mode")
         cell = _as_columns({**labels, mode: self.modes_[m].label(0)})
         values = model.along(m, self._locate(cell, "error")[:, 0].tolist())
         if self.bounds_ is not None:
@@ -316,7 +328,7 @@ class Tucker(TensorEstimator):
         self.progress = progress
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        ranks = [self.ranks] * len(shape) if isinstance(self.ranks, int) else self.ranks
+        ranks: Any = [self.ranks] * len(shape) if np.ndim(self.ranks) == 0 else self.ranks
         return TuckerModel.zeros(shape, ranks, dtype)
 
     def _solver(self) -> Solver[Any]:
@@ -415,6 +427,18 @@ def _as_columns(labels: Mapping[str, Any]) -> dict[str, Array]:
     }
 
 
+def _binned(labels: Mapping[str, Any], modes: Sequence[Mode]) -> dict[str, Any]:
+    """The same labels, with times cut to the bins of their mode."""
+    import pyarrow as pa
+
+    binned = dict(labels)
+    for mode in modes:
+        if mode.bin is not None and mode.name in labels:
+            times = bin_times(pa.array(labels[mode.name]), mode.bin, column=mode.name)
+            binned[mode.name] = times.to_numpy(zero_copy_only=False)
+    return binned
+
+
 def _as_table(X: Any, modes: Sequence[Mode]) -> Any:
     if isinstance(X, np.ndarray):
         if X.ndim != 2 or X.shape[1] != len(modes):
@@ -440,4 +464,7 @@ def _tensor_from_table(X: Any, y: Any) -> SparseTensor:
     else:
         table = read_table(X)
     names = table.column_names
-    return read(table.append_column("_value", [np.asarray(y, np.float64)]), names, "_value")
+    values = np.asarray(y, np.float64)
+    if values.shape != (table.num_rows,):
+        raise DataError(f"{table.num_rows} rows need as many values y, got shape {values.shape}")
+    return read(table.append_column("_value", [values]), names, "_value")

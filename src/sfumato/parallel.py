@@ -39,7 +39,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     # all files that hold compiled functions have to count.
     index: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(index, "_source_stamp"):
-        index._source_stamp = _sources_stamp()
+        index._source_stamp = (index._source_stamp, _sources_stamp())
     return dispatcher
 
 
@@ -60,6 +60,11 @@ def available_threads() -> int:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sfumato")
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process has the pools but not their threads: it would wait for them for ever.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def run(tasks: Iterable[Callable[[], None]], threads: int) -> None:

@@ -6,11 +6,11 @@ Everything here works on tensors, arrays and plain records, and knows no estimat
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ from sfumato.data import prepare
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.data.write import replacing
 from sfumato.errors import SettingError
+from sfumato.models.entrywise import predict_entries
+from sfumato.solvers.base import Info
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from rich.console import Group
+    from rich.console import Console, Group
     from rich.table import Table
 
 Array = NDArray[Any]
@@ -123,9 +125,7 @@ def _describe_mode(mode: Mode, counts: NDArray[np.int64]) -> ModeDescription:
 def bars(histogram: Sequence[int]) -> str:
     """A histogram in one line of text; only what is empty has no height at all."""
     top = max(histogram)
-    return "".join(
-        _BLOCKS[-(-count * len(_BLOCKS) // top) - 1] if count else " " for count in histogram
-    )
+    return "".join(_BLOCKS[-(-count * len(_BLOCKS) // top) - 1] if count else " " for count in histogram)
 
 
 def description_text(described: Description) -> Group:
@@ -175,7 +175,12 @@ def _modes_table(modes: Sequence[ModeDescription]) -> Table:
         first, last = _lowest_of_bin(begin), _lowest_of_bin(len(mode.histogram) - 1)
         picture = f"{first:,} {bars(mode.histogram[begin:])} {last:,}+"
         table.add_row(
-            mode.name, f"{mode.levels:,}", f"{mode.fewest:,}", f"{mode.median:,g}", f"{mode.most:,}", picture
+            mode.name,
+            f"{mode.levels:,}",
+            f"{mode.fewest:,}",
+            f"{mode.median:,g}",
+            f"{mode.most:,}",
+            picture,
         )
     table.columns[-1].justify = "left"
     return table
@@ -262,6 +267,61 @@ def results_table(results: Sequence[Result]) -> Table:
     return table
 
 
+# -- while a fit runs ---------------------------------------------------------------------------
+
+
+class FitProgress:
+    """A bar on the terminal that follows fits; where there is no terminal, nothing is shown.
+
+    It is a context, and the ``progress`` of an estimator.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[error]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, what: str) -> None:
+        """Replace the bar by an empty one."""
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)
+        self._bar.add_task(what, total=None, error="")
+
+    def __call__(self, done: int, rounds: int, info: Info) -> None:
+        error = "" if info.train_rmse is None else f"training RMSE {info.train_rmse:.4f}"
+        self._bar.update(self._bar.task_ids[-1], completed=done, total=rounds, error=error)
+
+
+def kernels_are_cached() -> bool:
+    """Whether some process has compiled the kernels since the package last changed."""
+    newest = max(file.stat().st_mtime for file in Path(__file__).parent.rglob("*.py"))
+    cache = Path(predict_entries.stats.cache_path)
+    return any(index.stat().st_mtime >= newest for index in cache.glob("*.nbi"))
+
+
+def warm_up(predictors: Iterable[Predictor], tensor: SparseTensor) -> None:
+    """Have kernels compiled or loaded by fits to a few entries, so that no later fit waits."""
+    few = tensor.take(np.unique(np.linspace(0, tensor.n_entries - 1, 1000).astype(np.int64)))
+    for predictor in predictors:
+        predictor.fit(few)
+        predictor.predict(few)
+
+
 # -- pictures -----------------------------------------------------------------------------------
 
 _INK, _FAINT, _ACCENT = "#22303c", "#8a97a3", "#c8553d"
@@ -281,10 +341,11 @@ def picture(
     The last of the results is the one whose predictions are shown.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12, wspace=0.08)
+    figure = Figure(figsize=(10, 4.2), dpi=150, layout=layout)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-    figure.get_layout_engine().set(wspace=0.08, w_pad=0.15, h_pad=0.12)  # type: ignore[union-attr]
     if title:
         figure.suptitle(title, x=0.015, ha="left", color=_INK, fontsize=13, fontweight="bold")
     _draw_errors(left, results)
@@ -315,7 +376,9 @@ def _draw_errors(axes: Axes, results: Sequence[Result]) -> None:
         )
     axes.set_xlim(0, longest)
     axes.set_ylim(-0.4, len(results) - 0.3)
-    axes.set_title("RMSE at held-out entries: lower is better", loc="left", fontsize=11, color=_INK)
+    axes.set_title(
+        "RMSE at held-out entries: the lower, the better", loc="left", fontsize=11, color=_INK
+    )
     axes.set_axis_off()
 
 
@@ -324,24 +387,27 @@ def _draw_agreement(axes: Axes, predicted: Array, actual: Array) -> None:
     x_edges = _edges(predicted, few=0)
     y_edges = _edges(actual, few=12)
     counts, _, _ = np.histogram2d(predicted, actual, bins=(x_edges, y_edges))
-    shown = np.ma.masked_equal(counts.T, 0)
-    axes.pcolormesh(x_edges, y_edges, shown, cmap="Blues", norm="log", rasterized=True)
+    # The darkest blues stay unused, so that points and line are seen on top.
+    axes.pcolormesh(
+        x_edges, y_edges, counts.T, cmap="Blues", vmin=0, vmax=1.8 * counts.max(), rasterized=True
+    )
     ends = [max(x_edges[0], y_edges[0]), min(x_edges[-1], y_edges[-1])]
     axes.plot(ends, ends, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
     centres, means = _calibration(predicted, actual)
     axes.plot(centres, means, "o", color=_ACCENT, markersize=6, markeredgecolor="white")
-    axes.annotate(
-        "mean of the actual values,\nby tenth of the predictions",
-        (centres[-2], means[-2]),
-        xytext=(0.97, 0.06),
-        textcoords="axes fraction",
+    axes.text(
+        0.985,
+        0.03,
+        "mean actual value in each tenth of the\npredictions: right on average on the line",
+        transform=axes.transAxes,
         ha="right",
         va="bottom",
         color=_ACCENT,
         fontsize=10,
-        arrowprops={"arrowstyle": "-", "color": _ACCENT, "shrinkB": 5, "linewidth": 0.8},
     )
-    axes.set_title("Held-out entries: darker is more of them", loc="left", fontsize=11, color=_INK)
+    axes.set_title(
+        "Actual against predicted: the darker, the more entries", loc="left", fontsize=11, color=_INK
+    )
     axes.set_xlabel("predicted", color=_INK)
     axes.set_ylabel("actual", color=_INK)
     axes.tick_params(colors=_INK, length=0)

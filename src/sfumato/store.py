@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -63,7 +63,7 @@ def save_model(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
         "versions": {name: version(name) for name in ("sfumato", "numpy", "numba", "safetensors")},
         "sha256": hashlib.sha256(data).hexdigest(),
     }
-    text = json.dumps(description, indent=1, ensure_ascii=False)
+    text = json.dumps(description, indent=1, ensure_ascii=False, default=_plain)
     with replacing_folder(Path(folder)) as new:
         (new / _TENSORS).write_bytes(data)
         (new / _JSON).write_text(text, encoding="utf-8")
@@ -135,6 +135,13 @@ def _read_tensors(path: Path, description: dict[str, Any]) -> dict[str, Any]:
         raise ModelFileError(f"{path / _TENSORS} is damaged: {error}") from error
 
 
+def _plain(value: Any) -> Any:
+    """What NumPy's numbers and arrays are in JSON."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise ModelFileError(f"a setting of type {type(value).__name__} cannot be written: {value!r}")
+
+
 def _mode_to_json(mode: Mode) -> dict[str, Any]:
     labels = None if mode.labels is None else mode.labels.tolist()
     return {"name": mode.name, "size": mode.size, "bin": mode.bin, "labels": labels}
@@ -148,17 +155,23 @@ def _mode_from_json(mode: dict[str, Any]) -> Mode:
     return Mode(mode["name"], mode["size"], labels, mode["bin"])
 
 
+def check_destination(folder: Path) -> None:
+    """Refuse to write a model where something else is; cheap, so that a fit can be spared."""
+    if folder.exists() and not folder.is_dir():
+        raise ModelFileError(f"{folder} is a file; name a folder")
+    is_model = (folder / _JSON).is_file() and (folder / _TENSORS).is_file()
+    if folder.is_dir() and any(folder.iterdir()) and not is_model:
+        raise ModelFileError(f"{folder} is not empty and holds no model; name another folder")
+
+
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write to, which takes the place of ``folder`` once all is written.
 
     A folder that is there already is replaced only if it is empty or an earlier model.
     """
+    check_destination(folder)
     target = folder.absolute()
-    if target.exists() and not target.is_dir():
-        raise ModelFileError(f"{folder} is a file; name a folder")
-    if target.is_dir() and any(target.iterdir()) and not (target / _JSON).is_file():
-        raise ModelFileError(f"{folder} is not empty and holds no model; name another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -168,15 +181,29 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
                 _sync(file)
         new.chmod(0o755)
         if target.is_dir():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-            target.rename(old / "old")
-            new.rename(target)
-            shutil.rmtree(old)
+            _swap(new, target)
         else:
             new.rename(target)
         _sync(target.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _swap(new: Path, target: Path) -> None:
+    """Replace a folder; the old one is put back if the new one cannot take its place."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        target.rename(aside / "old")
+        try:
+            new.rename(target)
+        except BaseException:
+            (aside / "old").rename(target)
+            raise
+    except BaseException:
+        with suppress(OSError):
+            aside.rmdir()  # unless it still holds the old model
+        raise
+    shutil.rmtree(aside)
 
 
 def _sync(path: Path) -> None:

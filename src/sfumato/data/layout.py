@@ -66,7 +66,10 @@ def _sorted_by(tensor: SparseTensor, mode: int) -> ByMode:
     others = np.empty((tensor.order - 1, tensor.n_entries), np.int32)
     for row, m in enumerate(m for m in range(tensor.order) if m != mode):
         np.take(tensor.coordinates[m], order, out=others[row])
-    return ByMode(others, tensor.values[order], starts)
+    values = tensor.values[order]
+    # Read-only like the tensor's own arrays, or kernels would be compiled a second time.
+    others.flags.writeable = values.flags.writeable = False
+    return ByMode(others, values, starts)
 
 
 def balanced_cuts(starts: NDArray[np.int64], low: int, high: int, parts: int) -> list[int]:
@@ -103,42 +106,58 @@ class Grid:
 
 
 def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> Grid:
-    """Shuffle the entries and cut them into strata, blocks and tiles."""
+    """Shuffle the entries and cut them into strata, blocks and tiles.
+
+    There are fewer blocks than asked for where they would hold too few entries to be worth a thread.
+    """
+    order, n = tensor.order, tensor.n_entries
     blocks = min(blocks, *tensor.shape)
+    while blocks > 1 and blocks**order * _BLOCK_ENTRIES > n:
+        blocks -= 1
     tiles = _tiles_per_block(tensor, blocks, row_bytes)
-    order = tensor.order
-    key = np.zeros(tensor.n_entries, np.int32)
-    first_group: NDArray[np.int32] | None = None
-    within = np.zeros(tensor.n_entries, np.int32)
-    for m, (levels, name) in enumerate(zip(tensor.coordinates, tensor.mode_names, strict=True)):
-        ends = np.cumsum(tensor.counts(name))
-        cuts = np.linspace(0, tensor.n_entries, blocks * tiles[m] + 1)[1:-1]
-        tile_of_level = np.searchsorted(cuts, ends - 1, side="right").astype(np.int32)
-        tile = tile_of_level[levels]
-        group = tile // tiles[m]
-        within = within * tiles[m] + tile % tiles[m]
-        if first_group is None:
-            first_group = group
-        else:
-            key = key * blocks + (group - first_group) % blocks
-    assert first_group is not None
     per_block = int(np.prod(tiles))
-    key = (key * blocks + first_group) * per_block + within
+    key = _tile_keys(tensor, blocks, tiles)
     n_keys = blocks**order * per_block
-    shuffled = np.random.default_rng(seed).permutation(np.arange(tensor.n_entries, dtype=np.int32))
-    entries = refine_order(shuffled, key, n_keys)
     starts = row_starts(key, n_keys)
-    del key, within, shuffled
+    entries = np.arange(n, dtype=np.int32)
+    np.random.default_rng(seed).shuffle(entries)
+    entries = refine_order(entries, key, n_keys)
+    del key
     coordinates = np.empty_like(tensor.coordinates)
     for m in range(order):
         np.take(tensor.coordinates[m], entries, out=coordinates[m])
-    shape = (blocks ** (order - 1), blocks)
-    edges = np.empty((*shape, per_block + 1), np.int64)
-    edges[..., :-1] = starts[:-1].reshape(*shape, per_block)
-    edges[..., -1] = starts[per_block::per_block].reshape(shape)
+    edges = np.empty((blocks ** (order - 1), blocks, per_block + 1), np.int64)
+    edges[..., :-1] = starts[:-1].reshape(edges[..., :-1].shape)
+    edges[..., -1] = starts[per_block::per_block].reshape(edges.shape[:2])
     return Grid(coordinates, tensor.values[entries], edges)
 
 
+def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[np.int32]:
+    """Number of each entry's tile, counted by stratum, then block, then tile."""
+    key = np.zeros(tensor.n_entries, np.int32)
+    within = np.zeros(tensor.n_entries, np.int32)
+    first = np.zeros(0, np.int32)
+    for m, (levels, name) in enumerate(zip(tensor.coordinates, tensor.mode_names, strict=True)):
+        # Cut the mode where the entries, not the levels, come to equal parts.
+        middles = np.cumsum(tensor.counts(name)) - tensor.counts(name) / 2
+        tile_of_level = middles * (blocks * tiles[m]) // tensor.n_entries
+        tile = tile_of_level.astype(np.int32)[levels]
+        within *= tiles[m]
+        within += tile % tiles[m]
+        tile //= tiles[m]  # now the group
+        if m == 0:
+            first = tile
+        else:  # a stratum is a shift of every mode's groups against the first mode's
+            key *= blocks
+            key += (tile - first) % blocks
+    key *= blocks
+    key += first
+    key *= int(np.prod(tiles))
+    key += within
+    return key
+
+
+_BLOCK_ENTRIES = 1 << 12  # smaller blocks would cost more in starting them than they save
 _CACHE_BYTES = 1 << 20  # rows in use at a time: half of a core's second-level cache
 _TILE_ENTRIES = 1 << 14  # smaller tiles would cost more in loops than they save in cache misses
 

@@ -60,14 +60,18 @@ class Mode:
             return self._find_numbers(wanted)
         known = self._level_of
         as_known = _whole_number if self.labels.dtype.kind == "i" else str
-        found = np.full(wanted.shape[0], -1, np.int32)
-        for position, label in enumerate(wanted.tolist()):
+        try:  # each label is looked up once
+            distinct, place = np.unique(wanted, return_inverse=True)
+        except TypeError:  # labels of several types have no order
+            distinct, place = wanted, np.arange(wanted.shape[0])
+        found = np.full(distinct.shape[0], -1, np.int32)
+        for position, label in enumerate(distinct.tolist()):
             level = known.get(label)
             if level is None:
                 level = known.get(as_known(label))
             if level is not None:
                 found[position] = level
-        return found
+        return found[place]
 
     def _find_numbers(self, wanted: NDArray[Any]) -> NDArray[np.int32]:
         try:

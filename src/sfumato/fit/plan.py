@@ -11,7 +11,7 @@ import numpy as np
 from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import Info, PublicShape, Solver
+from sfumato.solvers.base import DivergedError, Info, PublicShape, Solver
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,13 @@ def _one_start(plan: Plan, site: Site, progress: Progress | None, start: int) ->
             history.append(info)
             if plan.tolerance is not None and _settled(history, plan.tolerance):
                 break
-    return Fit(solver.finish(state), tuple(history))
+    model = solver.finish(state)
+    if not all(np.isfinite(part).all() for part in (model.rows, model.biases, model.free_core)):
+        raise DivergedError(
+            "the fit left the range of floating-point numbers; raise the penalties, lower the step, "
+            "or use float64"
+        )
+    return Fit(model, tuple(history))
 
 
 def _settled(history: list[Info], tolerance: float) -> bool:

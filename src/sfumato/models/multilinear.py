@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -89,11 +90,19 @@ class Multilinear(ABC):
     def degrees_of_freedom(self) -> int:
         """Parameters less the directions that leave every value unchanged."""
 
-    def _bias_freedom(self) -> int:
-        return 1 + (sum(n - 1 for n in self.shape) if self.biases.any() else 0)
+    def _freedom(self, interaction: int, rank: int) -> int:
+        """With mean and biases; in a matrix of some rank biases also repeat what the rank can do."""
+        biases = sum(n - 1 for n in self.shape) if self.biases.any() else 0
+        if biases and self.order == 2:
+            biases = max(0, biases - 2 * rank)
+        return min(interaction + 1 + biases, prod(self.shape))
 
     def with_mean(self, mean: float) -> Self:
         return replace(self, mean=float(mean))
+
+    def with_own_core(self) -> Self:
+        """A model that shares all but the free core entries with this one."""
+        return self
 
     @abstractmethod
     def copy(self) -> Self:
@@ -113,6 +122,10 @@ class Multilinear(ABC):
     def kronecker(self, coordinates: Array) -> Array:
         """Per entry the vector whose inner product with the free core entries is the value."""
 
+    @abstractmethod
+    def _product(self, factors: Sequence[Array]) -> Array:
+        """Dense values, without mean and biases, of some rows of each mode."""
+
     def bias_sum(self, coordinates: Array) -> Array:
         total: Array = sum(b[levels] for b, levels in zip(self.mode_biases, coordinates, strict=True))
         return total
@@ -127,12 +140,17 @@ class Multilinear(ABC):
 
     def predict(self, coordinates: Array, *, threads: int = 1) -> Array:
         """Values at the entries ``coordinates[:, e]``."""
-        cells = np.ascontiguousarray(coordinates, dtype=np.int32)
-        if cells.ndim != 2 or cells.shape[0] != self.order:
-            raise SettingError(f"coordinates need shape ({self.order}, entries), got {cells.shape}")
-        for m, (levels, size) in enumerate(zip(cells, self.shape, strict=True)):
+        given = np.asarray(coordinates)
+        if given.ndim != 2 or given.shape[0] != self.order:
+            raise SettingError(f"coordinates need shape ({self.order}, entries), got {given.shape}")
+        if given.size and given.dtype.kind not in "iu":
+            raise SettingError(f"coordinates must be whole numbers, got {given.dtype}")
+        for m, (levels, size) in enumerate(zip(given, self.shape, strict=True)):
             if levels.size and (levels.min() < 0 or levels.max() >= size):
                 raise SettingError(f"a level of mode {m} is outside 0 to {size - 1}")
+        # Read-only like a tensor's coordinates, or the kernel would be compiled for both.
+        cells = np.ascontiguousarray(given, dtype=np.int32).view()
+        cells.flags.writeable = False
         out = np.empty(cells.shape[1], self.dtype)
         arrays, mean = self.arrays, self.dtype.type(self.mean)
         cuts = np.linspace(0, cells.shape[1], threads + 1).astype(np.int64).tolist()
@@ -153,9 +171,7 @@ class Multilinear(ABC):
             raise SettingError(
                 f"a dense block of {cells:,} cells is too large; ask for fewer levels at a time"
             )
-        result = self.core
-        for m, c in enumerate(chosen):
-            result = np.moveaxis(np.tensordot(self.factors[m][c], result, (1, m)), 0, m)
+        result = self._product([f[c] for f, c in zip(self.factors, chosen, strict=True)])
         for m, c in enumerate(chosen):
             along = [1] * self.order
             along[m] = -1
@@ -190,6 +206,9 @@ class CPModel(Multilinear):
         cls, factors: Sequence[Array], *, mean: float = 0.0, biases: Sequence[Array] | None = None
     ) -> CPModel:
         """A model that copies the given factors (n_m x rank each)."""
+        columns = tuple(f.shape[1] for f in factors)
+        if len(set(columns)) > 1:
+            raise SettingError(f"the factors of a CP model have equal columns, got {columns}")
         shape = tuple(f.shape[0] for f in factors)
         model = cls.zeros(shape, factors[0].shape[1], np.result_type(*factors)).with_mean(mean)
         return _filled(model, factors, biases)
@@ -215,7 +234,9 @@ class CPModel(Multilinear):
 
     @property
     def degrees_of_freedom(self) -> int:
-        return self.rank * (sum(self.shape) - self.order + 1) + self._bias_freedom()
+        # Columns can trade their lengths; those of a matrix can be mixed as well.
+        alike = self.rank if self.order == 2 else self.order - 1
+        return self._freedom(self.rank * (sum(self.shape) - alike), self.rank)
 
     @property
     def weights(self) -> Array:
@@ -234,6 +255,14 @@ class CPModel(Multilinear):
 
     def kronecker(self, coordinates: Array) -> Array:
         return np.empty((coordinates.shape[1], 0), self.dtype)  # the core is fixed
+
+    def _product(self, factors: Sequence[Array]) -> Array:
+        # Without the core, which has rank^order entries.
+        columns = factors[0]
+        for factor in factors[1:-1]:
+            columns = (columns[:, None, :] * factor[None, :, :]).reshape(-1, self.rank)
+        dense: Array = (columns @ factors[-1].T).reshape([len(f) for f in factors])
+        return dense
 
     def normalised(self) -> CPModel:
         """The same values: components sorted by size, each one's columns of equal length.
@@ -309,8 +338,14 @@ class TuckerModel(Multilinear):
 
     @property
     def degrees_of_freedom(self) -> int:
-        free = sum(n * r - r * r for n, r in zip(self.shape, self.ranks, strict=True))
-        return free + int(np.prod(self.ranks)) + self._bias_freedom()
+        ranks = list(self.ranks)
+        for m in range(self.order):  # a core has no more independent slices than a slice has entries
+            ranks[m] = min(ranks[m], prod(ranks[:m] + ranks[m + 1 :]))
+        free = sum(n * r - r * r for n, r in zip(self.shape, ranks, strict=True))
+        return self._freedom(free + prod(ranks), min(ranks))
+
+    def with_own_core(self) -> TuckerModel:
+        return replace(self, flat_core=self.flat_core.copy())
 
     def copy(self) -> TuckerModel:
         return TuckerModel.from_factors(self.factors, self.core, mean=self.mean, biases=self.mode_biases)
@@ -333,6 +368,12 @@ class TuckerModel(Multilinear):
         for rows in self.entry_rows(coordinates):
             product = (product[:, :, None] * rows[:, None, :]).reshape(rows.shape[0], -1)
         return product
+
+    def _product(self, factors: Sequence[Array]) -> Array:
+        dense = self.core
+        for m, factor in enumerate(factors):
+            dense = np.moveaxis(np.tensordot(factor, dense, (1, m)), 0, m)
+        return dense
 
     def normalised(self) -> TuckerModel:
         """The same values with orthonormal factor columns, the core absorbing the rest."""
@@ -364,7 +405,7 @@ def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> None:
     if len(ranks) != len(shape):
         raise SettingError(f"{len(shape)} modes need {len(shape)} ranks, got {len(ranks)}")
     for m, (n, r) in enumerate(zip(shape, ranks, strict=True)):
-        if int(r) != r or r < 1:
+        if not isinstance(r, int | np.integer) or r < 1:
             raise SettingError(f"a rank is a whole number from 1 on, got {r}")
         if r > n:
             raise SettingError(

@@ -156,8 +156,11 @@ class ALS:
                 raise SettingError(f'ridge is a number, a mapping or "learn", got {self.ridge!r}')
         else:
             check_positive(ridge=min(shape.per_mode(self.ridge, "ridge", 1.0)))
-        if min(shape.per_mode(self.ridge_per_entry, "ridge_per_entry", 0.0)) < 0:
+        per_entry = shape.per_mode(self.ridge_per_entry, "ridge_per_entry", 0.0)
+        if min(per_entry) < 0:
             raise SettingError("ridge_per_entry must not be negative")
+        if self.learns and any(per_entry):
+            raise SettingError('ridge_per_entry needs a ridge of your own: with "learn" it has no part')
         check_positive(bias_ridge=min(shape.per_mode(self.bias_ridge, "bias_ridge", 5.0)))
         core = shape.make_model(shape.sizes, shape.dtype).free_core.size
         if core > _CORE_LIMIT:

@@ -101,8 +101,8 @@ def _batches(
     unit: Any,
     coordinates: Array,
     values: Array,
-    starts: Array,
-    size: int,
+    begins: Array,
+    ends: Array,
     expected: Array,
     step: Any,
     momentum: Any,
@@ -121,13 +121,11 @@ def _batches(
     gradient, bias_gradient = motion.row_gradient, motion.bias_gradient
     core_gradient, last, batch_of = motion.core_gradient, motion.last, motion.batch
     index, work = np.empty(order, np.int64), workspace(p)
-    touched = np.empty(size * order, np.int64)
-    mode_of = np.empty(size * order, np.int64)
+    touched = np.empty((ends - begins).max() * order, np.int64)
     reach = step / (1 - momentum)
     squares = 0.0
-    for number_of_batch in range(starts.shape[0]):
-        begin, now = starts[number_of_batch], number_of_batch
-        end = min(begin + size, values.shape[0])
+    for now in range(begins.shape[0]):
+        begin, end = begins[now], ends[now]
         count = 0
         for entry in range(begin, end):
             locate(p, coordinates, entry, index)
@@ -137,7 +135,7 @@ def _batches(
                     batch_of[row] = now
                     if now > last[row]:
                         _coast(rows, biases, speed, bias_speed, row, now - last[row], step, momentum)
-                    touched[count], mode_of[count] = row, m
+                    touched[count] = row
                     count += 1
         for entry in range(begin, end):
             locate(p, coordinates, entry, index)
@@ -179,8 +177,8 @@ def _batches(
             core[q] += step * core_speed[q]
             core_gradient[q] = 0
     for row in range(rows.shape[0]):
-        if starts.shape[0] > last[row]:
-            steps = starts.shape[0] - last[row]
+        steps = begins.shape[0] - last[row]
+        if steps > 0:
             _coast(rows, biases, speed, bias_speed, row, steps, step, momentum)
         last[row], batch_of[row] = 0, -1
     out[0] = squares
@@ -191,8 +189,8 @@ def batches_reference(
     velocity: tuple[Array, Array, Array],
     coordinates: Array,
     values: Array,
-    starts: Array,
-    size: int,
+    begins: Array,
+    ends: Array,
     expected: Array,
     step: float,
     momentum: float,
@@ -201,8 +199,8 @@ def batches_reference(
 ) -> None:
     """Readable twin of the kernel: dense velocities, every row moved at every step."""
     rows_speed, bias_speed, core_speed = velocity
-    for begin in starts:
-        cells, x = coordinates[:, begin : begin + size], values[begin : begin + size]
+    for begin, end in zip(begins, ends, strict=True):
+        cells, x = coordinates[:, begin:end], values[begin:end]
         designs = [model.design(m, cells) for m in range(model.order)]
         length = sum((d**2).sum(axis=1) for d in designs) + model.order * fit_biases
         error = (x - model.predict_reference(cells)) / (1 + step / (1 - momentum) * length)
@@ -261,7 +259,7 @@ class MinibatchSGD(PassSolver):
         model, n = query.model, site.tensor.n_entries
         size = min(n, self.batch or min(4096, max(16, n // 200)))
         grid = site.kept(("shuffled",), lambda: make_grid(site.tensor, 1, 0, seed=0))
-        penalty = site.kept(("penalty", self), lambda: self.penalty(query, site))
+        penalty = self.penalty(query, site)
         motion = query.memory or motion_at_rest(model)
         number = model.dtype.type
         squares = np.zeros(1)
@@ -273,8 +271,7 @@ class MinibatchSGD(PassSolver):
             number(1 / query.spread),
             grid.coordinates,
             grid.values,
-            _batch_starts(n, size, query.seed),
-            size,
+            *batch_edges(n, size, query.seed),
             np.maximum(1, site.counts * (size / n)).astype(model.dtype),
             number(query.step),
             number(self.momentum),
@@ -287,11 +284,13 @@ class MinibatchSGD(PassSolver):
         return PassResult(model, float(squares[0]), n, motion)
 
 
-def _batch_starts(entries: int, size: int, seed: int) -> Array:
-    """Batches of one pass in random order; where the first one begins is random as well."""
+def batch_edges(entries: int, size: int, seed: int) -> tuple[Array, Array]:
+    """First entries of a pass's batches, in random order, and the entries past their last ones.
+
+    Where the batches are cut is random as well; the first and the last may be short.
+    """
     generator = np.random.default_rng(seed)
-    offset = int(generator.integers(0, size))
-    starts = np.arange(offset, entries, size)
-    if offset:
-        starts = np.append(starts, 0)
-    return generator.permutation(starts)
+    cuts = np.arange(int(generator.integers(0, size)), entries, size)
+    edges = np.unique(np.concatenate([[0], cuts, [entries]]))
+    order = generator.permutation(edges.shape[0] - 1)
+    return edges[order], edges[order + 1]

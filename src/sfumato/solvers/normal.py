@@ -240,13 +240,13 @@ def normal_equations_reference(
 
 
 @inlined
-def _factorise(a: Array, rank: int, width: int, smallest: Any) -> None:
+def _factorise(a: Array, rank: int, width: int, smallest: Array) -> None:
     """Cholesky factor U (a = U'U) over the upper triangle of ``a``, in place.
 
-    A pivot below ``smallest`` is rounding error of a nearly singular matrix and is raised to it.
+    A pivot below its ``smallest`` is rounding error of a nearly singular matrix and is raised to it.
     """
     for j in range(rank):
-        pivot = max(a[j * width + j], smallest)
+        pivot = max(a[j * width + j], smallest[j])
         a[j * width + j] = pivot
         scale = spread(a, 1 / np.sqrt(pivot))
         first_line = j - j % line_length(a)
@@ -302,21 +302,21 @@ def _solve(
     a = np.zeros(width * width, rows.dtype)
     h, s = np.zeros(width, rows.dtype), np.zeros(width, rows.dtype)
     solution, along_bias = np.zeros(width, rows.dtype), np.zeros(width, rows.dtype)
+    smallest = np.zeros(width, rows.dtype)
     uncertain = row_variances.shape[0] > 0
     for i in range(first, last):
         n = rows.dtype.type(counts[i])
-        largest = rows.dtype.type(0)
         for r in range(rank):
             for c in range(width):
                 a[r * width + c] = noise * gram[i, r, c]
             precision = constant[r] + per_entry * n
             a[r * width + r] += noise * variance[i, r] + precision
-            largest = max(largest, a[r * width + r])
+            smallest[r] = resolution * a[r * width + r]
             h[r] = noise * rhs[i, r] + precision * prior
             s[r] = noise * design_sum[i, r]
             if uncertain:
                 row_variances[i, r] = 1 / a[r * width + r]
-        _factorise(a, rank, width, largest * resolution)
+        _factorise(a, rank, width, smallest)
         _substitute(a, rank, width, h, solution)
         bias = rows.dtype.type(0)
         bias_precision = bias_constant + bias_per_entry * n

@@ -162,7 +162,7 @@ class PassSolver(ABC):
         return following, Info(done, rmse)
 
     def finish(self, state: State) -> Multilinear:
-        model = state.model.with_mean(state.mean)
+        model = state.model.copy().with_mean(state.mean)
         model.rows[model.span(0)] *= state.spread
         model.biases[:] *= state.spread
         return model

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data.layout import Site
+from sfumato.errors import SettingError
 from sfumato.models.entrywise import (
     bias_sum,
     design,
@@ -30,6 +31,7 @@ from sfumato.models.entrywise import (
 )
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import kernel
+from sfumato.solvers.base import PublicShape
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
 
 Array = NDArray[Any]
@@ -51,19 +53,19 @@ def _visit_in_turn(
     order, width = len(p.offsets), row_width(p)
     rows, biases, uniform, means = p.rows, p.biases, penalty.uniform, penalty.means
     index, work = np.empty(order, np.int64), workspace(p)
-    d = np.zeros(width, rows.dtype)
+    d = np.zeros(order * width, rows.dtype)  # by mode: with unequal ranks the padding differs
     squares = 0.0
     for entry in sequence:
         locate(p, coordinates, entry, index)
         for m in range(order):
-            design(p, index, m, work, d, 0)
-            value = mean + bias_sum(p, index) + dot(rows, index[m] * width, d, 0, width)
+            design(p, index, m, work, d, m * width)
+            value = mean + bias_sum(p, index) + dot(rows, index[m] * width, d, m * width, width)
             error = values[entry] - value
             if m == 0:
                 squares += error * error
             for r in range(width):
                 away = rows[index[m], r] - means[m, r]
-                rows[index[m], r] += 2 * step * (error * d[r] - uniform[m] * away)
+                rows[index[m], r] += 2 * step * (error * d[m * width + r] - uniform[m] * away)
             if fit_biases:
                 biases[index[m]] += 2 * step * (error - penalty.bias * biases[index[m]])
         if core.shape[0] > 0:
@@ -114,12 +116,19 @@ class SequentialSGD(PassSolver):
 
     standardises: ClassVar[bool] = False
 
+    def check(self, shape: PublicShape) -> None:
+        super().check(shape)
+        if any(shape.per_mode(self.ridge, "ridge", 0.0)):
+            raise SettingError(
+                "the paper has no penalty of a whole row: use ridge_per_entry"
+            )
+
     def step_at(self, done: int) -> float:  # noqa: ARG002
         return self.step
 
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
         tensor, model = site.tensor, query.model
-        penalty = site.kept(("penalty", self), lambda: self.penalty(query, site))
+        penalty = self.penalty(query, site)
         sequence = np.random.default_rng(query.seed).permutation(tensor.n_entries)
         number = model.dtype.type
         squares = np.zeros(1)

@@ -7,7 +7,8 @@ At an entry with error ``e = x - value`` every row of the entry takes a step alo
 with all designs taken before the step. A pass visits every entry once: strata in a new random
 order, in each the blocks side by side, tiles of a block in a new random order. Blocks of a stratum
 share no row, so the result depends on the seed and on the number of blocks (one per thread), never
-on timing.
+on timing. All of them would write to a Tucker core: each block steps its own copy, and the stratum's
+core is their average, weighted by entries.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
 
 Array = NDArray[Any]
 _AHEAD = 8  # entries between asking for a row and using it
+_BLOCK_ENTRIES = 2048  # entries that a block needs, on average, to be worth handing out
 _SMALL = 200_000  # entries below which a second thread costs more than it brings
 
 
@@ -120,15 +122,17 @@ def run_pass(query: PassQuery, grid: Grid, penalty: Penalty, fit_biases: bool, t
     model, number = query.model, query.model.dtype.type
     generator = np.random.default_rng(query.seed)
     squares = np.zeros((grid.strata, grid.blocks, 1))
+    copies = [model] if grid.blocks == 1 else [model.with_own_core() for _ in range(grid.blocks)]
     for stratum in generator.permutation(grid.strata):
         tasks = []
         for block in range(grid.blocks):
             edges = grid.starts[stratum, block]
             tiles = generator.permutation(edges.shape[0] - 1)
+            copies[block].free_core[:] = model.free_core
             tasks.append(
                 partial(
                     _visit,
-                    model.arrays,
+                    copies[block].arrays,
                     number(query.mean),
                     number(1 / query.spread),
                     grid.coordinates,
@@ -143,6 +147,9 @@ def run_pass(query: PassQuery, grid: Grid, penalty: Penalty, fit_biases: bool, t
                 )
             )
         run(tasks, min(threads, grid.blocks))
+        visits = grid.starts[stratum, :, -1] - grid.starts[stratum, :, 0]
+        if grid.blocks > 1 and visits.any():
+            model.free_core[:] = np.average([c.free_core for c in copies], axis=0, weights=visits)
     return float(squares.sum())
 
 
@@ -175,11 +182,13 @@ class SGD(PassSolver):
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
         tensor = site.tensor
         blocks = site.threads if tensor.n_entries >= _SMALL else 1
+        while blocks**tensor.order * _BLOCK_ENTRIES > tensor.n_entries and blocks > 1:
+            blocks -= 1
         row_bytes = query.model.rows.strides[0]
         # The shuffle that every pass starts from depends on public numbers only.
         grid = site.kept(
             ("grid", blocks, row_bytes), lambda: make_grid(tensor, blocks, row_bytes, seed=0)
         )
-        penalty = site.kept(("penalty", self), lambda: self.penalty(query, site))
+        penalty = self.penalty(query, site)
         squares = run_pass(query, grid, penalty, query.shape.fit_biases, site.threads)
         return PassResult(query.model, squares, tensor.n_entries)

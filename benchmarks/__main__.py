@@ -1,0 +1,35 @@
+"""``python -m benchmarks [accuracy|speed|memory|compile|all] [--quick] [--json FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.report import Figure, say, table
+
+PARTS = ("accuracy", "speed", "memory", "compile")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure sfumato.")
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("--quick", action="store_true", help="small sizes: proves that it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    chosen = parser.parse_args()
+    figures: list[Figure] = []
+    for part in PARTS if chosen.part == "all" else (chosen.part,):
+        say(f"-- {part}{' (quick)' if chosen.quick else ''}")
+        figures += import_module(f"benchmarks.{part}").run(chosen.quick)
+    say("")
+    if chosen.quick:
+        say("Quick run: small sizes. The bars are those of the full run and say little here.")
+    say(table(figures))
+    if chosen.json is not None:
+        content = {"quick": chosen.quick, "figures": [figure.record() for figure in figures]}
+        chosen.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,493 @@
+"""The command line: complete, predict, describe, demo.
+
+What a command needs is imported when it runs, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sfumato import __version__
+from sfumato.errors import SettingError, SfumatoError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sfumato.data.tensor import SparseTensor
+    from sfumato.estimators import TensorEstimator
+    from sfumato.report import Result
+
+DEFAULT_RANK, DEFAULT_TUCKER_RANK = 8, 4
+INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
+
+# -- how the command line is read, and how it ends ------------------------------------------------
+
+_TAKE_SEVERAL = ("--modes", "--ranks", "--bin")
+
+
+def repeat_flags(args: Sequence[str]) -> list[str]:
+    """``--modes user item`` as ``--modes user --modes item``, which the parser understands."""
+    repeated: list[str] = []
+    flag = None
+    for arg in args:
+        if arg.startswith("--"):
+            name = arg.partition("=")[0]
+            flag = name if name in _TAKE_SEVERAL else None
+        elif flag is not None and repeated[-1] != flag:
+            repeated.append(flag)
+        repeated.append(arg)
+    return repeated
+
+
+class _Command(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, repeat_flags(args))
+
+
+class _Group(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader, such as `head`, has seen enough; typer ends quietly
+        except (SfumatoError, OSError) as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from error
+
+
+app = typer.Typer(
+    cls=_Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Entry point of the ``sfumato`` command."""
+    app()
+
+
+def _example(*lines: str) -> str:
+    return "\n".join(["\b", "Example:", *(f"  {line}" for line in lines)])
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sfumato {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=_example("sfumato demo"))
+def _sfumato(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Complete and factorise sparse multi-way data."""
+
+
+# -- options that commands share ------------------------------------------------------------------
+
+
+class ModelName(StrEnum):
+    cp = "cp"
+    tucker = "tucker"
+
+
+class SolverName(StrEnum):
+    als = "als"
+    sgd = "sgd"
+    minibatch = "minibatch"
+    sequential = "sequential"
+
+
+class Duplicates(StrEnum):
+    error = "error"
+    mean = "mean"
+    last = "last"
+    sum = "sum"
+
+
+class FactorFormat(StrEnum):
+    csv = "csv"
+    parquet = "parquet"
+
+
+class Unseen(StrEnum):
+    error = "error"
+    bias = "bias"
+
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="A .csv, .tsv, .parquet, .tns, .npz, .npy or .mat file; comes first."
+    ),
+]
+Modes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN...", help="Columns with the labels: --modes user item day."),
+]
+Value = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with the values.")]
+Bounds = Annotated[
+    tuple[float, float] | None,
+    typer.Option(metavar="LOW HIGH", help="Lowest and highest value possible: --bounds 1 5."),
+]
+Bins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bin",
+        metavar="COLUMN=BIN...",
+        help="Cut a column of times to hour, day, week or month: --bin time=day.",
+    ),
+]
+Variable = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Which array of a .npz or .mat file.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def _read(
+    file: Path,
+    modes: list[str] | None,
+    value: str | None,
+    bounds: tuple[float, float] | None,
+    bins: list[str] | None,
+    variable: str | None,
+) -> SparseTensor:
+    from sfumato.data.read import read
+
+    pairs = [text.partition("=") for text in bins or []]
+    for column, _, name in pairs:
+        if not (column and name):
+            raise typer.BadParameter("give a column and a bin, as in time=day", param_hint="--bin")
+    by_column = {column: name for column, _, name in pairs}
+    return read(file, modes or None, value, bounds=bounds, bins=by_column, variable=variable)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+
+
+# -- complete -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What to fit, as asked for on the command line."""
+
+    model: ModelName
+    rank: int | None
+    ranks: list[int] | None
+    solver: SolverName
+    rounds: int | None
+    duplicates: Duplicates
+    seed: int
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        if self.ranks and self.rank is not None:
+            raise typer.BadParameter("give --rank or --ranks, not both", param_hint="--ranks")
+        if self.ranks and self.model == ModelName.cp:
+            raise typer.BadParameter(
+                "a CP model has one rank, --rank; several belong to --model tucker", param_hint="--ranks"
+            )
+
+    def ranks_for(self, shape: Sequence[int]) -> int | list[int]:
+        """The rank or ranks asked for; by default the usual ones, as far as the shape allows."""
+        if self.ranks or self.rank is not None:
+            return self.ranks or self.rank or 0
+        if self.model == ModelName.cp:
+            return min(DEFAULT_RANK, *shape)
+        return [min(DEFAULT_TUCKER_RANK, size) for size in shape]
+
+    def estimator(self, shape: Sequence[int], *, rounds: int | None, progress: Any) -> TensorEstimator:
+        from sfumato.estimators import CP, Tucker
+        from sfumato.solvers import SOLVERS
+
+        solver: Any = SOLVERS[self.solver.value]()
+        if rounds is not None:
+            solver = replace(solver, **{"sweeps" if hasattr(solver, "sweeps") else "passes": rounds})
+        settings: dict[str, Any] = {
+            "solver": solver,
+            "duplicates": self.duplicates.value,
+            "seed": self.seed,
+            "threads": self.threads,
+            "progress": progress,
+        }
+        kind: Any = CP if self.model == ModelName.cp else Tucker
+        estimator: TensorEstimator = kind(self.ranks_for(shape), **settings)
+        return estimator
+
+    def name_for(self, shape: Sequence[int]) -> str:
+        ranks = self.ranks_for(shape)
+        text = f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
+        return f"{'CP' if self.model == ModelName.cp else 'Tucker'}, {text}, {self.solver.value}"
+
+
+@app.command(
+    cls=_Command,
+    short_help="Fit a model to a file and save it.",
+    epilog=_example(
+        "sfumato complete ratings.csv --modes user item day --value rating \\",
+        "    --bounds 1 5 --bin day=day --rank 8 --test 0.2 --out model",
+    ),
+)
+def complete(
+    file: File,
+    out: Annotated[Path, typer.Option(help="Folder for the model; an older model is replaced.")],
+    modes: Modes = None,
+    value: Value = None,
+    bounds: Bounds = None,
+    bin: Bins = None,
+    variable: Variable = None,
+    model: Annotated[ModelName, typer.Option(help="Kind of model.")] = ModelName.cp,
+    rank: Annotated[
+        int | None, typer.Option(help="Components of a CP model; a Tucker model's rank in every mode.")
+    ] = None,
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option(metavar="INT...", help="A Tucker model's ranks, one per mode: --ranks 5 5 2."),
+    ] = None,
+    solver: Annotated[SolverName, typer.Option(help="How it is fitted.")] = SolverName.als,
+    rounds: Annotated[int | None, typer.Option(help="Sweeps (als) or passes (the others).")] = None,
+    test: Annotated[
+        float | None, typer.Option(help="Share of the entries to hold out and measure errors at.")
+    ] = None,
+    duplicates: Annotated[
+        Duplicates, typer.Option(help="What to make of several entries at one cell.")
+    ] = Duplicates.error,
+    seed: Annotated[int, typer.Option(help="Of the random start and the held-out entries.")] = 0,
+    threads: Annotated[int | None, typer.Option(help="By default all cores.")] = None,
+    factors: Annotated[
+        FactorFormat | None, typer.Option(help="Also write the factors, to the folder OUT-factors.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no notes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fit a model to the entries of FILE and save it, to predict any cell.
+
+    With --test, errors are measured at held-out entries first; the model that is saved is then
+    fitted to all entries.
+    """
+    from sfumato.data import prepare
+    from sfumato.demo import NOT_PRIVATE
+    from sfumato.store import check_destination
+
+    order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads)
+    check_destination(out)
+    tensor = _read(file, modes, value, bounds, bin, variable)
+    # Merged before the entries are divided, or one cell could lie on both sides.
+    prepare.check_values(tensor)
+    tensor = prepare.merge_duplicates(tensor, duplicates.value)
+    notes = _console(stderr=True)
+    notes.quiet = quiet
+    estimator, results = _fit(order, tensor, test, notes)
+    written = _save(estimator, out, factors)
+    if as_json:
+        typer.echo(json.dumps(_complete_json(file, order, tensor, test, estimator, results, written)))
+    else:
+        _print_completed(tensor, estimator, results, written)
+    typer.echo(NOT_PRIVATE, err=True)
+
+
+def _fit(
+    order: _Order, tensor: SparseTensor, test: float | None, notes: Console
+) -> tuple[TensorEstimator, list[Result]]:
+    """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
+    from sfumato import report
+    from sfumato.demo import COMPILING
+    from sfumato.estimators import Biases
+
+    parts = None if test is None else tensor.split(test, seed=order.seed)
+    name = order.name_for(tensor.shape)
+    if order.rank is None and not order.ranks:
+        notes.print(f"{name}: as --rank is not given")
+    if not report.kernels_are_cached():
+        notes.print(COMPILING)
+    report.warm_up([Biases(), order.estimator(tensor.shape, rounds=1, progress=None)], tensor)
+    results = []
+    with report.FitProgress(notes) as progress:
+        estimator = order.estimator(tensor.shape, rounds=order.rounds, progress=progress)
+        if parts is not None:
+            rivals = {"bias predictor": Biases(progress=progress), name: estimator}
+            results = report.compare(rivals, *parts, announce=progress.begin)
+        progress.begin(f"{name}: all entries")
+        return estimator.fit(tensor), results
+
+
+def _save(estimator: TensorEstimator, out: Path, factors: FactorFormat | None) -> list[Path]:
+    """Write the model, and the factors where asked for; what was written, the model first."""
+    from sfumato.data.write import write_factors
+
+    written = [estimator.save(out)]
+    if factors is not None:
+        model, folder = estimator.model_, out.with_name(f"{out.absolute().name}-factors")
+        written += write_factors(
+            folder, model.factors, estimator.modes_, factors.value, model.mode_biases
+        )
+    return written
+
+
+def _complete_json(
+    file: Path,
+    order: _Order,
+    tensor: SparseTensor,
+    test: float | None,
+    estimator: TensorEstimator,
+    results: list[Result],
+    written: list[Path],
+) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "modes": {mode.name: mode.size for mode in tensor.modes},
+        "entries": tensor.n_entries,
+        "density": tensor.density,
+        "bounds": tensor.bounds,
+        "model": order.model.value,
+        "ranks": list(estimator.model_.ranks),
+        "solver": order.solver.value,
+        "seed": order.seed,
+        "test": test,
+        "held_out": [asdict(result) for result in results],
+        "training_rmse": estimator.rmse(tensor),
+        "fit_seconds": estimator.fit_seconds_,
+        "private": False,
+        "written": [str(path) for path in written],
+    }
+
+
+def _print_completed(
+    tensor: SparseTensor, estimator: TensorEstimator, results: list[Result], written: list[Path]
+) -> None:
+    from sfumato.report import results_table
+
+    console = _console()
+    shape = " x ".join(f"{mode.name} {mode.size:,}" for mode in tensor.modes)
+    console.print(f"{shape}: {tensor.n_entries:,} entries, {tensor.density:.3g} of all cells")
+    if results:
+        console.print()
+        console.print(results_table(results))
+        console.print()
+    console.print(
+        f"fitted to all {tensor.n_entries:,} entries in {estimator.fit_seconds_:.2f} s, "
+        f"training RMSE {estimator.rmse(tensor):.4f}"
+    )
+    console.print(f"wrote {', '.join(map(str, written))}")
+
+
+# -- predict --------------------------------------------------------------------------------------
+
+
+@app.command(
+    cls=_Command,
+    short_help="Add predictions to a table.",
+    epilog=_example("sfumato predict model cells.csv --out predicted.csv --unseen bias"),
+)
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a model.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Cells to predict: a .csv, .tsv or .parquet table.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; by default CSV goes to standard output.")
+    ] = None,
+    unseen: Annotated[
+        Unseen, typer.Option(help="Labels that were not in training: refuse, or use known biases.")
+    ] = Unseen.error,
+    column: Annotated[str, typer.Option(help="Name of the new column.")] = "prediction",
+) -> None:
+    """Add a column of predictions to a table that has a column of labels for each mode."""
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    from sfumato.data.read import labels_of, read_table
+    from sfumato.data.write import write_table
+    from sfumato.estimators import load
+
+    estimator = load(folder)
+    table = read_table(file, as_text=_csv_columns(file))
+    if column in table.column_names:
+        raise SettingError(f"{file} has a column {column!r} already: choose another with --column")
+    labels = labels_of(table, estimator.modes_)
+    predicted = estimator.predict(labels, unseen=unseen.value)
+    table = table.append_column(column, pa.array(predicted))
+    if out is None:
+        pacsv.write_csv(table, sys.stdout.buffer)
+    else:
+        write_table(table, out)
+
+
+def _csv_columns(file: Path) -> list[str]:
+    """All columns of a CSV file, to be kept as they are written: 007 is not to become 7."""
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    from sfumato.data import tables
+
+    path = tables.existing_file(file)
+    kind = tables.file_kind(path)
+    if kind not in ("csv", "tsv"):
+        return []
+    with tables.reading(path), pa.input_stream(path, compression="detect") as stream:
+        return list(pacsv.open_csv(stream, parse_options=tables.csv_format(kind)).schema.names)
+
+
+# -- describe and demo ----------------------------------------------------------------------------
+
+
+@app.command(
+    cls=_Command,
+    short_help="Show what a file holds.",
+    epilog=_example("sfumato describe ratings.csv --modes user item --value rating --bounds 1 5"),
+)
+def describe(
+    file: File,
+    modes: Modes = None,
+    value: Value = None,
+    bounds: Bounds = None,
+    bin: Bins = None,
+    variable: Variable = None,
+    rank: Annotated[int, typer.Option(help="For the estimate of memory.")] = DEFAULT_RANK,
+    as_json: Json = False,
+) -> None:
+    """Show shape, values, duplicates and how entries spread, and the memory a fit needs."""
+    from sfumato import report
+
+    described = report.describe(_read(file, modes, value, bounds, bin, variable), rank)
+    if as_json:
+        typer.echo(json.dumps(asdict(described)))
+    else:
+        _console().print(report.description_text(described))
+
+
+@app.command(
+    cls=_Command,
+    short_help="Complete invented ratings.",
+    epilog=_example("sfumato demo --out sfumato-demo"),
+)
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture and the model.")] = Path(
+        "sfumato-demo"
+    ),
+) -> None:
+    """Complete ratings that come with the package; takes well under two minutes."""
+    from sfumato.demo import run_demo
+
+    run_demo(out, _console())
