@@ -168,9 +168,7 @@ def tensorly(tensor: SparseTensor, rank: int) -> Peer | None:
     filled = np.nan_to_num(dense)
 
     def fit(rounds: int) -> None:
-        library.parafac(
-            filled, rank, n_iter_max=rounds, init="random", tol=0, mask=mask, random_state=0
-        )
+        library.parafac(filled, rank, n_iter_max=rounds, init="random", tol=0, mask=mask, random_state=0)
 
     return Peer("TensorLy masked parafac", tensor.n_entries, fit, 1, 3, "dense; missing cells filled in")
 

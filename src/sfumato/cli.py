@@ -6,6 +6,7 @@ What a command needs is imported when it runs, so that help comes at once.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from sfumato.errors import SettingError, SfumatoError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sfumato.data.tensor import SparseTensor
+    from sfumato.data.tensor import Mode, SparseTensor
     from sfumato.estimators import TensorEstimator
     from sfumato.report import Result
 
@@ -68,6 +69,7 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
+    name="sfumato",
     cls=_Group,
     add_completion=False,
     no_args_is_help=True,
@@ -152,7 +154,7 @@ Bins = Annotated[
     typer.Option(
         "--bin",
         metavar="COLUMN=BIN...",
-        help="Cut a column of times to hour, day, week or month: --bin time=day.",
+        help="Columns of times, cut to hour, day, week or month: --bin time=day.",
     ),
 ]
 Variable = Annotated[
@@ -176,7 +178,37 @@ def _read(
         if not (column and name):
             raise typer.BadParameter("give a column and a bin, as in time=day", param_hint="--bin")
     by_column = {column: name for column, _, name in pairs}
+    _require_columns(file, modes, value)
     return read(file, modes or None, value, bounds=bounds, bins=by_column, variable=variable)
+
+
+def _require_columns(file: Path, modes: list[str] | None, value: str | None) -> None:
+    """Ask for the names of columns in the words of the command line, where they are missing."""
+    columns = _columns(file)
+    if columns and not (modes and value):
+        raise SettingError(
+            "say with --modes which columns hold labels and with --value which holds the values; "
+            f"the columns are {', '.join(columns)}"
+        )
+
+
+def _columns(file: Path) -> list[str]:
+    """Names of a table's columns; none for other kinds of files."""
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+    import pyarrow.parquet as pq
+
+    from sfumato.data import tables
+
+    path = tables.existing_file(file)
+    kind = tables.file_kind(path)
+    if kind not in tables.TABLE_KINDS:
+        return []
+    with tables.reading(path):
+        if kind == "parquet":
+            return list(pq.read_schema(path).names)
+        with pa.input_stream(path, compression="detect") as stream:
+            return list(pacsv.open_csv(stream, parse_options=tables.csv_format(kind)).schema.names)
 
 
 def _console(*, stderr: bool = False) -> Console:
@@ -312,16 +344,17 @@ def _fit(
 ) -> tuple[TensorEstimator, list[Result]]:
     """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
     from sfumato import report
-    from sfumato.demo import COMPILING
     from sfumato.estimators import Biases
 
     parts = None if test is None else tensor.split(test, seed=order.seed)
     name = order.name_for(tensor.shape)
     if order.rank is None and not order.ranks:
-        notes.print(f"{name}: as --rank is not given")
-    if not report.kernels_are_cached():
-        notes.print(COMPILING)
-    report.warm_up([Biases(), order.estimator(tensor.shape, rounds=1, progress=None)], tensor)
+        notes.print(f"{name}: chosen for this shape, as no rank is given")
+    for mode in tensor.modes:
+        if mode.bin is None and _are_dates(mode):
+            notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
+    probe = order.estimator(tensor.shape, rounds=1, progress=None)
+    report.warm_up([Biases(), probe], tensor, notes.print)
     results = []
     with report.FitProgress(notes) as progress:
         estimator = order.estimator(tensor.shape, rounds=order.rounds, progress=progress)
@@ -330,6 +363,12 @@ def _fit(
             results = report.compare(rivals, *parts, announce=progress.begin)
         progress.begin(f"{name}: all entries")
         return estimator.fit(tensor), results
+
+
+def _are_dates(mode: Mode) -> bool:
+    """Whether all labels begin as ISO dates do."""
+    labels = [] if mode.labels is None else mode.labels.tolist()
+    return bool(labels) and all(re.match(r"\d{4}-\d\d-\d\d", str(label)) for label in labels)
 
 
 def _save(estimator: TensorEstimator, out: Path, factors: FactorFormat | None) -> list[Path]:
@@ -422,7 +461,8 @@ def predict(
     from sfumato.estimators import load
 
     estimator = load(folder)
-    table = read_table(file, as_text=_csv_columns(file))
+    # All columns of a CSV file stay as they are written: 007 is not to become 7.
+    table = read_table(file, as_text=_columns(file))
     if column in table.column_names:
         raise SettingError(f"{file} has a column {column!r} already: choose another with --column")
     labels = labels_of(table, estimator.modes_)
@@ -432,21 +472,6 @@ def predict(
         pacsv.write_csv(table, sys.stdout.buffer)
     else:
         write_table(table, out)
-
-
-def _csv_columns(file: Path) -> list[str]:
-    """All columns of a CSV file, to be kept as they are written: 007 is not to become 7."""
-    import pyarrow as pa
-    import pyarrow.csv as pacsv
-
-    from sfumato.data import tables
-
-    path = tables.existing_file(file)
-    kind = tables.file_kind(path)
-    if kind not in ("csv", "tsv"):
-        return []
-    with tables.reading(path), pa.input_stream(path, compression="detect") as stream:
-        return list(pacsv.open_csv(stream, parse_options=tables.csv_format(kind)).schema.names)
 
 
 # -- describe and demo ----------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from sfumato.estimators import CP, Biases
 from sfumato.solvers import ALS
 
 NOT_PRIVATE = "not private: the model and its predictions can give away single entries"
-COMPILING = "compiling kernels, once per machine: up to 20 s"
 _NEXT = "sfumato complete ratings.csv --modes user item --value rating --bounds 1 5 --out model"
 
 
@@ -25,10 +24,8 @@ def run_demo(
     tensor = synthetic.ratings_like() if ratings is None else ratings
     train, test = tensor.split(0.2, seed=0)
     console.print(f"Invented ratings from 1 to 5 of items by users on days: {tensor!r}.")
-    console.print(f"Every fifth rating is held out: {test.n_entries:,} that no fit sees.\n")
-    if not report.kernels_are_cached():
-        console.print(COMPILING)
-    report.warm_up([Biases(), CP(rank, solver=ALS(sweeps=1))], train)
+    console.print(f"A fifth of them is held out: {test.n_entries:,} that no fit sees.\n")
+    report.warm_up([Biases(), CP(rank, solver=ALS(sweeps=1))], train, console.print)
     with report.FitProgress(console) as progress:
         model = CP(rank, progress=progress)
         rivals = {"bias predictor": Biases(progress=progress), f"sfumato CP, rank {rank}": model}

@@ -22,7 +22,7 @@ from sfumato.data.labels import bin_times
 from sfumato.data.layout import Site
 from sfumato.data.read import labels_of, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
-from sfumato.errors import DataError, NotFittedError, SettingError
+from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError
 from sfumato.fit.plan import Plan, Progress, carry_out
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.parallel import available_threads
@@ -377,16 +377,19 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
 def load(folder: str | PathLike[str]) -> TensorEstimator:
     """A fitted estimator from a folder that :meth:`TensorEstimator.save` wrote."""
     stored = load_model(folder)
-    estimator: TensorEstimator = _KINDS[stored.kind](**stored.settings)
-    solver = stored.notes["solver"]
-    if hasattr(estimator, "solver"):
-        estimator.solver = _solver_from_json(solver)
-    estimator.model_ = stored.model
-    estimator.modes_ = stored.modes
-    estimator.bounds_ = stored.bounds
-    estimator.n_entries_ = stored.notes["entries"]
-    estimator.fit_seconds_ = stored.notes["fit_seconds"]
-    estimator.history_ = tuple(Info(**info) for info in stored.notes["history"])
+    notes = stored.notes
+    try:
+        estimator: TensorEstimator = _KINDS[stored.kind](**stored.settings)
+        if hasattr(estimator, "solver"):
+            estimator.solver = _solver_from_json(notes["solver"])
+        estimator.model_ = stored.model
+        estimator.modes_ = stored.modes
+        estimator.bounds_ = stored.bounds
+        estimator.n_entries_ = notes["entries"]
+        estimator.fit_seconds_ = notes["fit_seconds"]
+        estimator.history_ = tuple(Info(**info) for info in notes["history"])
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
     return estimator
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -18,8 +20,7 @@ from numpy.typing import NDArray
 from sfumato.data import prepare
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.data.write import replacing
-from sfumato.errors import SettingError
-from sfumato.models.entrywise import predict_entries
+from sfumato.errors import SettingError, SfumatoError
 from sfumato.solvers.base import Info
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
-# How many times the entries themselves a fit holds at its peak: ALS keeps an ordering of them for
-# every mode, the gradient solvers one shuffled copy.
-_ALS_COPIES, _SGD_COPIES = 3, 2
 
 # -- describing a tensor ------------------------------------------------------------------------
 
@@ -85,9 +83,7 @@ def describe(tensor: SparseTensor, rank: int = 8) -> Description:
         raise SettingError(f"a rank is a whole number from 1 on, got {rank}")
     finite = tensor.values[np.isfinite(tensor.values)].astype(np.float64)
     low, high = tensor.bounds or (-np.inf, np.inf)
-    itemsize = tensor.values.dtype.itemsize
-    n_bytes = tensor.n_entries * (4 * tensor.order + itemsize)
-    parameters = (rank + 1) * sum(tensor.shape) * itemsize
+    entries, als, sgd = _memory(tensor, rank)
     return Description(
         shape=tensor.shape,
         entries=tensor.n_entries,
@@ -103,10 +99,23 @@ def describe(tensor: SparseTensor, rank: int = 8) -> Description:
         duplicates=tensor.n_entries - prepare.merge_duplicates(tensor, "last").n_entries,
         modes=tuple(_describe_mode(mode, tensor.counts(mode.name)) for mode in tensor.modes),
         rank=rank,
-        bytes_entries=n_bytes,
-        bytes_als=_ALS_COPIES * n_bytes + parameters,
-        bytes_sgd=_SGD_COPIES * n_bytes + parameters,
+        bytes_entries=entries,
+        bytes_als=als,
+        bytes_sgd=sgd,
     )
+
+
+def _memory(tensor: SparseTensor, rank: int) -> tuple[int, int, int]:
+    """Bytes of the entries, and at the peak of a fit by ALS and by SGD.
+
+    ALS sorts the entries by every mode but the first, by which they are sorted already; SGD keeps
+    one copy in random order. Both need a number per entry to work with.
+    """
+    n, order, itemsize = tensor.n_entries, tensor.order, tensor.values.dtype.itemsize
+    entries = n * (4 * order + itemsize)
+    sorted_by_one = n * (4 * (order - 1) + itemsize)
+    rest = 8 * n + (rank + 1) * sum(tensor.shape) * itemsize
+    return entries, entries + (order - 1) * sorted_by_one + rest, 2 * entries + rest
 
 
 def _describe_mode(mode: Mode, counts: NDArray[np.int64]) -> ModeDescription:
@@ -307,19 +316,29 @@ class FitProgress:
         self._bar.update(self._bar.task_ids[-1], completed=done, total=rounds, error=error)
 
 
-def kernels_are_cached() -> bool:
-    """Whether some process has compiled the kernels since the package last changed."""
-    newest = max(file.stat().st_mtime for file in Path(__file__).parent.rglob("*.py"))
-    cache = Path(predict_entries.stats.cache_path)
-    return any(index.stat().st_mtime >= newest for index in cache.glob("*.nbi"))
+def warm_up(
+    predictors: Iterable[Predictor],
+    tensor: SparseTensor,
+    say: Callable[[str], None],
+    patience: float = 2.0,
+) -> None:
+    """Have kernels compiled or loaded by fits to a few entries, so that no later fit waits.
 
-
-def warm_up(predictors: Iterable[Predictor], tensor: SparseTensor) -> None:
-    """Have kernels compiled or loaded by fits to a few entries, so that no later fit waits."""
+    Loading takes less than a second. Whatever takes longer than ``patience`` is compiled, which
+    happens once, and is said: a fit must not look as slow as that.
+    """
     few = tensor.take(np.unique(np.linspace(0, tensor.n_entries - 1, 1000).astype(np.int64)))
-    for predictor in predictors:
-        predictor.fit(few)
-        predictor.predict(few)
+    timer = Timer(patience, say, ["compiling kernels, once per machine: up to 20 s"])
+    timer.daemon = True
+    timer.start()
+    try:
+        for predictor in predictors:
+            # A fit to so few entries may diverge; what else is wrong, the fit to all will say.
+            with suppress(SfumatoError):
+                predictor.fit(few)
+                predictor.predict(few)
+    finally:
+        timer.cancel()
 
 
 # -- pictures -----------------------------------------------------------------------------------
@@ -374,7 +393,7 @@ def _draw_errors(axes: Axes, results: Sequence[Result]) -> None:
             fontsize=11,
             fontweight="bold",
         )
-    axes.set_xlim(0, longest)
+    axes.set_xlim(0, longest or 1)
     axes.set_ylim(-0.4, len(results) - 0.3)
     axes.set_title(
         "RMSE at held-out entries: the lower, the better", loc="left", fontsize=11, color=_INK
@@ -398,7 +417,7 @@ def _draw_agreement(axes: Axes, predicted: Array, actual: Array) -> None:
     axes.text(
         0.985,
         0.03,
-        "mean actual value in each tenth of the\npredictions: right on average on the line",
+        "mean actual value per tenth of the predictions:\non the line they are right on average",
         transform=axes.transAxes,
         ha="right",
         va="bottom",

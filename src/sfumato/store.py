@@ -95,7 +95,7 @@ def load_model(folder: str | os.PathLike[str]) -> StoredModel:
             description["settings"],
             description["notes"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, SfumatoError) and isinstance(error, OSError):
             raise
         raise ModelFileError(f"{path} is damaged: {error}") from error

@@ -201,6 +201,7 @@ def _contract(
     for k in range(before):
         base, weight = k * rank * after, work[left + k]
         if after == 1:
+            weight *= work[right]  # one, or the product of later modes of rank one
             for r in range(rank):
                 out[at + r] += weight * core[base + r]
         else:

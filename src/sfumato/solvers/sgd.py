@@ -30,7 +30,6 @@ from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
 
 Array = NDArray[Any]
 _AHEAD = 8  # entries between asking for a row and using it
-_BLOCK_ENTRIES = 2048  # entries that a block needs, on average, to be worth handing out
 _SMALL = 200_000  # entries below which a second thread costs more than it brings
 
 
@@ -182,8 +181,6 @@ class SGD(PassSolver):
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
         tensor = site.tensor
         blocks = site.threads if tensor.n_entries >= _SMALL else 1
-        while blocks**tensor.order * _BLOCK_ENTRIES > tensor.n_entries and blocks > 1:
-            blocks -= 1
         row_bytes = query.model.rows.strides[0]
         # The shuffle that every pass starts from depends on public numbers only.
         grid = site.kept(

@@ -6,7 +6,7 @@ import pytest
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel, check_ranks
 
-SHAPES = {2: (6, 5), 3: (6, 5, 4), 4: (5, 4, 3, 4), 5: (4, 3, 3, 2, 3)}
+SHAPES = {2: (6, 5), 3: (6, 5, 4), 4: (5, 4, 3, 4), 5: (4, 3, 3, 3, 3)}
 RANKS = {2: (3, 2), 3: (3, 2, 4), 4: (3, 1, 2, 2), 5: (2, 3, 1, 2, 2)}
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-13}
 
@@ -76,6 +76,13 @@ def test_ranks_at_and_past_a_whole_line(rank, dtype):
     padding = model.rows[:, rank:]
     assert padding.shape[1] == -rank % (8 if dtype == np.float64 else 16)
     assert not padding.any()
+
+
+@pytest.mark.parametrize("ranks", [(1, 1, 1), (3, 1, 1), (1, 3, 1), (1, 1, 3), (2, 1, 2)])
+def test_tucker_with_modes_of_rank_one(ranks):
+    model = tucker(ranks=ranks)
+    values = model.predict(all_cells(model.shape)).reshape(model.shape)
+    np.testing.assert_allclose(values, by_definition(model), rtol=0, atol=1e-12)
 
 
 def test_predicting_with_more_threads_than_entries_and_none_at_all():

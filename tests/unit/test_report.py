@@ -1,0 +1,210 @@
+"""Descriptions, comparisons and pictures say what is true of the data."""
+
+import io
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import sfumato as sf
+from sfumato import report
+from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.errors import SettingError
+from sfumato.report import Result
+from sfumato.solvers.base import Info
+
+
+def tensor(values, cells, shape=(4, 3), bounds=None):
+    modes = tuple(Mode(name, size) for name, size in zip(("user", "item"), shape, strict=True))
+    return SparseTensor(np.array(cells).T, np.array(values, np.float64), modes, bounds)
+
+
+FLAWED = tensor(
+    [1.0, 2.0, 9.0, np.nan, 4.0], [(0, 0), (0, 0), (0, 1), (1, 2), (2, 2)], bounds=(1.0, 5.0)
+)
+
+
+def as_text(renderable, width=200):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+# -- describe -----------------------------------------------------------------------------------
+
+
+def test_description_counts_what_is_wrong_with_the_entries():
+    found = report.describe(FLAWED)
+    assert (found.entries, found.shape, found.density) == (5, (4, 3), 5 / 12)
+    assert (found.duplicates, found.not_finite, found.outside_bounds) == (1, 1, 1)
+    assert (found.lowest, found.highest, found.mean) == (1.0, 9.0, 4.0)
+    assert found.deviation == pytest.approx(np.std([1, 2, 9, 4]))
+
+
+def test_histogram_of_entries_per_level_has_bins_of_powers_of_two():
+    cells = [(0, j) for j in range(1)] + [(1, j) for j in range(3)] + [(2, j) for j in range(4)]
+    found = report.describe(tensor(np.ones(8), cells, shape=(4, 4))).modes[0]
+    # no entry: level 3; one: level 0; two or three: level 1; four to seven: level 2
+    assert found.histogram == (1, 1, 1, 1)
+    assert (found.fewest, found.median, found.most) == (0, 2.0, 4)
+
+
+def test_memory_is_that_of_entries_and_parameters():
+    found = report.describe(FLAWED, rank=2)
+    assert found.bytes_entries == 5 * (4 * 2 + 8)
+    rest = 5 * 8 + (2 + 1) * 7 * 8
+    assert found.bytes_als == found.bytes_entries + 5 * (4 + 8) + rest
+    assert found.bytes_sgd == 2 * found.bytes_entries + rest
+    with pytest.raises(SettingError, match="rank"):
+        report.describe(FLAWED, rank=0)
+
+
+def test_bars_show_height_and_leave_out_only_the_empty():
+    assert report.bars([8, 0, 4, 1]) == "█ ▄▁"
+    assert report.bars([1000, 1]) == "█▁"
+
+
+def test_description_in_words():
+    text = as_text(report.description_text(report.describe(FLAWED)))
+    assert "user 4 x item 3: 5 entries" in text
+    assert "1 entries repeat a cell" in text
+    assert "1 entries lie outside the bounds" in text
+    assert "1 entries have no value" in text
+    clean = tensor([1.0, 2.0], [(0, 0), (1, 1)])
+    assert "no duplicates" in as_text(report.description_text(report.describe(clean)))
+
+
+def test_description_without_any_finite_value():
+    text = as_text(report.description_text(report.describe(tensor([np.nan], [(0, 0)]))))
+    assert "none is a finite number" in text
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"), [(999, "999 B"), (1_600_000, "1.6 MB"), (3 * 10**15, "3e+03 TB")]
+)
+def test_bytes_in_words(n_bytes, text):
+    assert report._readable(n_bytes) == text
+
+
+# -- compare ------------------------------------------------------------------------------------
+
+
+class Always:
+    """Predicts one number."""
+
+    def __init__(self, value):
+        self.value = value
+        self.fitted_to = []
+
+    def fit(self, X):
+        self.fitted_to.append(X)
+
+    def predict(self, X):
+        return np.full(X.n_entries, self.value)
+
+
+def test_comparison_begins_with_the_training_mean():
+    train = tensor([1.0, 3.0], [(0, 0), (1, 1)])
+    test = tensor([2.0, 4.0], [(2, 0), (3, 1)])
+    names, four = [], Always(4.0)
+    results = report.compare({"four": four}, train, test, names.append)
+    assert [result.name for result in results] == ["constant", "four"]
+    assert results[0].rmse == pytest.approx(np.sqrt(2))  # the mean is 2
+    assert results[1].rmse == pytest.approx(np.sqrt(2))
+    assert names == ["four"]
+    assert four.fitted_to == [train]
+
+
+def test_table_of_results():
+    text = as_text(report.results_table([Result("constant", 2.0, 0.0), Result("ours", 1.5, 3.0)]))
+    assert "25.0%" in text
+    assert "1.5000" in text
+    assert "3.00" in text
+
+
+def test_a_slow_warm_up_is_explained_and_a_fast_one_is_not():
+    said = []
+
+    class Slow(Always):
+        def fit(self, X):
+            super().fit(X)
+            time.sleep(0.2)
+
+    slow = Slow(1.0)
+    report.warm_up([slow], FLAWED, said.append, patience=0.05)
+    assert said == ["compiling kernels, once per machine: up to 20 s"]
+    assert slow.fitted_to[0].n_entries == FLAWED.n_entries
+    report.warm_up([Always(1.0)], FLAWED, said.append)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_memory_is_about_what_a_fit_takes(order):
+    planted = sf.synthetic.cp((200, 150, 30)[:order], 2, entries=20_000).tensor
+    expected = report.describe(planted, rank=4)
+    for solver, total in (
+        (sf.ALS(sweeps=1), expected.bytes_als),
+        (sf.SGD(passes=1), expected.bytes_sgd),
+    ):
+        estimator = sf.CP(4, solver=solver, threads=1).fit(planted)  # compiled, before it is measured
+        tracemalloc.start()
+        estimator.fit(planted)
+        peak = tracemalloc.get_traced_memory()[1] + expected.bytes_entries
+        tracemalloc.stop()
+        assert 0.75 < peak / total < 1.35
+
+
+def test_a_warm_up_may_fail():
+    class Failing(Always):
+        def fit(self, X):
+            raise SettingError("diverged")
+
+    report.warm_up([Failing(1.0)], FLAWED, print)
+
+
+def test_progress_bar_shows_the_training_error_on_a_terminal_only():
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+        with report.FitProgress(console) as progress:
+            progress.begin("[odd] name")
+            progress(1, 2, Info(completed=0))
+            progress(2, 2, Info(completed=1, train_rmse=0.5))
+        text = console.file.getvalue()
+        assert ("training RMSE 0.5000" in text) == terminal
+        assert ("[odd] name" in text) == terminal
+
+
+# -- picture ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distinct", [1, 5, 1000])
+def test_picture_of_few_and_many_distinct_values(tmp_path, distinct):
+    rng = np.random.default_rng(0)
+    actual = rng.integers(0, distinct, 400).astype(np.float32)
+    predicted = actual + rng.normal(size=400)
+    results = [Result("constant", 1.0, 0.0), Result("ours", 0.5, 1.0)]
+    path = report.picture(tmp_path / "a.png", results, predicted, actual, title="A title")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_picture_of_very_few_entries(tmp_path):
+    path = report.picture(tmp_path / "a.svg", [Result("ours", 0.0, 0.0)], np.ones(1), np.ones(1))
+    assert b"<svg" in path.read_bytes()
+
+
+def test_pictures_leave_matplotlibs_global_state_alone(tmp_path):
+    import matplotlib._pylab_helpers as helpers
+
+    before = list(helpers.Gcf.figs)
+    report.picture(tmp_path / "a.png", [Result("ours", 1.0, 0.0)], np.arange(9.0), np.arange(9.0))
+    assert list(helpers.Gcf.figs) == before
+
+
+def test_calibration_means_by_rising_prediction():
+    predicted, actual = np.array([3.0, 1.0, 2.0, 4.0]), np.array([30.0, 10.0, 20.0, 40.0])
+    centres, means = report._calibration(predicted, actual, groups=2)
+    np.testing.assert_allclose(centres, [1.5, 3.5])
+    np.testing.assert_allclose(means, [15.0, 35.0])
