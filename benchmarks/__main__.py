@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 
@@ -19,9 +21,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     chosen = parser.parse_args()
     figures: list[Figure] = []
+    failed: list[str] = []
     for part in PARTS if chosen.part == "all" else (chosen.part,):
         say(f"-- {part}{' (quick)' if chosen.quick else ''}")
-        figures += import_module(f"benchmarks.{part}").run(chosen.quick)
+        try:
+            figures += import_module(f"benchmarks.{part}").run(chosen.quick)
+        except Exception:  # the figures of the other parts are not to be lost
+            failed.append(part)
+            traceback.print_exc()
     say("")
     if chosen.quick:
         say("Quick run: small sizes. The bars are those of the full run and say little here.")
@@ -29,6 +36,8 @@ def main() -> None:
     if chosen.json is not None:
         content = {"quick": chosen.quick, "figures": [figure.record() for figure in figures]}
         chosen.json.write_text(json.dumps(content, indent=1) + "\n")
+    if failed:
+        sys.exit(f"failed, see above: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.timing import interleave, timed
+from benchmarks.timing import Action, timed
 from sfumato.simd import add, aligned_zeros, lanes, load, prefetch, store
 
 Array = NDArray[Any]
@@ -47,24 +48,24 @@ def _on_threads(work: Callable[[int], None], threads: int, pool: ThreadPoolExecu
         future.result()
 
 
-def compute_scaling(repetitions: int) -> float:
-    """Speed of two threads over that of one in pure computation: the machine's own limit."""
+def compute_actions(pool: ThreadPoolExecutor) -> dict[str, Action]:
+    """The same chains on one thread, and once on each of two: twice the work."""
     outs = np.zeros((2, 8))
     _chains(10, 0.5, outs[0])
 
     def work(thread: int) -> None:
         _chains(_CHAIN_STEPS, 0.999, outs[thread])
 
-    with ThreadPoolExecutor(2) as pool:
-        seconds = interleave(
-            {str(n): lambda n=n: timed(lambda: _on_threads(work, n, pool)) for n in (1, 2)},
-            repetitions,
-        )
-    return 2 * min(seconds["1"]) / min(seconds["2"])
+    return {f"chains {n}": partial(timed, partial(_on_threads, work, n, pool)) for n in (1, 2)}
 
 
-def row_traffic(shape: Sequence[int], entries: int, repetitions: int) -> float:
-    """Entries per second on two threads, each entry reading and writing a random row per mode.
+def compute_scaling(seconds: dict[str, list[float]]) -> float:
+    """Speed of two threads over that of one in pure computation: the machine's own limit."""
+    return 2 * min(seconds["chains 1"]) / min(seconds["chains 2"])
+
+
+def traffic_action(shape: Sequence[int], entries: int, pool: ThreadPoolExecutor) -> Action:
+    """Two threads that read and write, for each entry, a random row of every mode.
 
     Each thread keeps to its own half of every mode, so that no cache line is shared: as in SGD.
     """
@@ -81,6 +82,4 @@ def row_traffic(shape: Sequence[int], entries: int, repetitions: int) -> float:
     def work(thread: int) -> None:
         _traffic(rows, coordinates, thread * half, (thread + 1) * half)
 
-    with ThreadPoolExecutor(2) as pool:
-        seconds = interleave({"rows": lambda: timed(lambda: _on_threads(work, 2, pool))}, repetitions)
-    return 2 * half / min(seconds["rows"])
+    return partial(timed, partial(_on_threads, work, 2, pool))

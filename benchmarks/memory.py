@@ -93,7 +93,7 @@ def _reset_peak() -> None:
 def _estimator(solver: str) -> Any:
     import sfumato as sf
 
-    solvers = {
+    solvers: dict[str, Any] = {
         "als": sf.ALS(sweeps=2),
         "plain als": sf.ALS(sweeps=2, ridge=1.0),
         "sgd": sf.SGD(passes=2),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +33,13 @@ class Peer:
     few: int
     many: int
     note: str = ""
+    comparable: bool = True  # whether being faster means anything
 
     def actions(self) -> dict[str, Action]:
-        return {
-            f"{self.name} {n}": lambda n=n: timed(lambda: _quietly(lambda: self.fit(n)))
-            for n in (self.few, self.many)
-        }
+        return {f"{self.name} {n}": partial(self._seconds, n) for n in (self.few, self.many)}
+
+    def _seconds(self, rounds: int) -> float:
+        return timed(lambda: _quietly(partial(self.fit, rounds)))
 
     def round_seconds(self, seconds: dict[str, list[float]]) -> float:
         few, many = (min(seconds[f"{self.name} {n}"]) for n in (self.few, self.many))
@@ -47,7 +51,7 @@ def measure(peers: list[Peer], ours: dict[str, Action], repetitions: int) -> dic
     working = []
     for peer in list(peers):
         try:
-            _quietly(lambda peer=peer: peer.fit(1))
+            _quietly(partial(peer.fit, 1))
             working.append(peer)
         except Exception as error:
             say(f"{peer.name} is left out: {type(error).__name__}: {error}")
@@ -108,7 +112,19 @@ def libmf(matrix: SparseTensor, rank: int) -> Peer | None:
     def fit(rounds: int) -> None:
         library.MF(k=rank, nr_threads=2, nr_iters=rounds, eta=0.05, quiet=True).fit(triples)
 
-    return Peer("libmf", matrix.n_entries, fit, 1, 5, "2 threads, a step per row that adapts")
+    vectors = has_vectors(Path(library.compiled_src))
+    note = "2 threads, a step per row that adapts" if vectors else "built without SIMD: see README"
+    return Peer("libmf", matrix.n_entries, fit, 1, 5, note, vectors)
+
+
+def has_vectors(compiled: Path) -> bool:
+    """Whether libmf was built with USESSE or USEAVX, several times faster than without.
+
+    Only then does its machine code hold the approximate root of a vector (rsqrtps, vrsqrtps).
+    """
+    legacy, short = rb"\x0f\x52[\xc0-\xff]", rb"\xc5[\xf8\xfc]\x52[\xc0-\xff]"
+    long = rb"\xc4[\x01\x21\x41\x61\x81\xa1\xc1\xe1][\x78\x7c]\x52[\xc0-\xff]"
+    return re.search(b"|".join((legacy, short, long)), compiled.read_bytes()) is not None
 
 
 def surprise(matrix: SparseTensor, rank: int, entries: int) -> Peer | None:
@@ -144,7 +160,7 @@ def implicit(matrix: SparseTensor, rank: int, conjugate: bool) -> Peer | None:
     from threadpoolctl import threadpool_limits
 
     confidences = scipy.sparse.csr_matrix(
-        (np.abs(matrix.values), tuple(matrix.coordinates)), shape=matrix.shape
+        (np.abs(matrix.values), tuple(matrix.coordinates)), shape=(matrix.shape[0], matrix.shape[1])
     )
 
     def fit(rounds: int) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 import sfumato as sf
 from benchmarks import peers
-from benchmarks.machine import compute_scaling, row_traffic
+from benchmarks.machine import compute_actions, compute_scaling, traffic_action
 from benchmarks.peers import Peer
 from benchmarks.report import Figure, say
-from benchmarks.timing import Disturbance, Rounds, best_and_median, interleave, warm_up
+from benchmarks.timing import Action, Disturbance, Rounds, best_and_median, interleave, warm_up
 from sfumato import CP, SparseTensor
 
 SHAPE = (100_000, 20_000, 365)
@@ -97,9 +98,11 @@ def _gradient(tensors: dict[str, SparseTensor], sizes: Sizes) -> list[Figure]:
         "order 4, 2 threads": (_plain(sf.SGD()), tensors["order 4"]),
     }
     rounds = {name: _start(*case) for name, case in cases.items()}
-    seconds = interleave(rounds, sizes.passes)
-    scaling = compute_scaling(sizes.passes)
-    bound = row_traffic(SHAPE, uniform.n_entries, sizes.passes)
+    with ThreadPoolExecutor(2) as pool:
+        actions: dict[str, Action] = {**rounds, **compute_actions(pool)}
+        actions["traffic"] = traffic_action(SHAPE, uniform.n_entries, pool)
+        seconds = interleave(actions, sizes.passes)
+    scaling = compute_scaling(seconds)
     figures = [
         _rate_figure(name, each.entries, seconds[name], 80 if name == "uniform, 2 threads" else None)
         for name, each in rounds.items()
@@ -109,15 +112,14 @@ def _gradient(tensors: dict[str, SparseTensor], sizes: Sizes) -> list[Figure]:
         gain = best[f"{data}, 1 thread"] / best[f"{data}, 2 threads"]
         bar = 1.7 if data == "uniform" else None
         figures.append(Figure(f"SGD {data}: 2 threads over 1", gain, f"{gain:.2f} x", bar, True))
-    share = uniform.n_entries / best["uniform, 2 threads"] / bound
+    traffic = uniform.n_entries / best["traffic"] / 1e6
+    share = best["traffic"] / best["uniform, 2 threads"]
     layout = rounds["uniform, 2 threads"].first - best["uniform, 2 threads"]
     return [
         *figures,
         Figure("pure computation: 2 threads over 1", scaling, f"{scaling:.2f} x"),
-        Figure("random row traffic, 2 threads", bound / 1e6, f"{bound / 1e6:.1f} M entries/s"),
-        Figure(
-            "SGD uniform: share of the row traffic bound", share, f"{share:.0%}", 0.4, True, ">= 40%"
-        ),
+        Figure("random row traffic, 2 threads", traffic, f"{traffic:.1f} M entries/s"),
+        Figure("SGD uniform: rate over that of row traffic", share, f"{share:.0%}", 0.4, True, ">= 40%"),
         Figure("SGD uniform: layout, once per fit", layout, f"{layout:.2f} s"),
     ]
 
@@ -142,7 +144,8 @@ def _gradient_peers(matrix: SparseTensor, sizes: Sizes) -> list[Figure]:
         rate = peer.entries / peer.round_seconds(seconds) / 1e6
         gain = figures[0].measured / rate
         text = f"{gain:.2f} x ({peer.name}: {rate:.1f} M updates/s; {peer.note})"
-        figures.append(Figure(f"SGD matrix: ours over {peer.name}", gain, text, 1, True, "> 1"))
+        bar = 1 if peer.comparable else None
+        figures.append(Figure(f"SGD matrix: ours over {peer.name}", gain, text, bar, True, "> 1"))
     return figures
 
 

@@ -24,7 +24,7 @@ from sfumato.data.read import labels_of, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError
 from sfumato.fit.plan import Plan, Progress, carry_out
-from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.parallel import available_threads
 from sfumato.solvers import SOLVERS, Backfitting
 from sfumato.solvers.base import Info, PublicShape, Solver
@@ -86,6 +86,10 @@ class TensorEstimator(ABC):
     # -- fitting ----------------------------------------------------------------------------------
 
     @abstractmethod
+    def _ranks(self, order: int) -> Sequence[int]:
+        """The model's rank in each mode."""
+
+    @abstractmethod
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         """An empty model of the given shape."""
 
@@ -110,15 +114,15 @@ class TensorEstimator(ABC):
         )
         if shape.dtype not in (np.float32, np.float64):
             raise SettingError(f"dtype must be float32 or float64, got {shape.dtype}")
-        self._make_model(shape.sizes, shape.dtype)  # raises on impossible ranks
+        check_ranks(shape.sizes, self._ranks(len(modes)), [mode.name for mode in modes])
         solver = self._solver()
         return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
         tensor = X if isinstance(X, SparseTensor) else _tensor_from_table(X, y)
-        plan = self.plan(tensor.modes, tensor.values.dtype)
         prepare.check_modes(tensor)
+        plan = self.plan(tensor.modes, tensor.values.dtype)
         prepare.check_values(tensor)
         merged = prepare.merge_duplicates(tensor, self.duplicates)
         if merged is not tensor:
@@ -283,6 +287,9 @@ class CP(TensorEstimator):
         self.threads = threads
         self.progress = progress
 
+    def _ranks(self, order: int) -> Sequence[int]:
+        return [self.rank] * order
+
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return CPModel.zeros(shape, self.rank, dtype)
 
@@ -327,9 +334,12 @@ class Tucker(TensorEstimator):
         self.threads = threads
         self.progress = progress
 
+    def _ranks(self, order: int) -> Sequence[int]:
+        ranks: Any = self.ranks
+        return [ranks] * order if np.ndim(ranks) == 0 else [*ranks]
+
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        ranks: Any = [self.ranks] * len(shape) if np.ndim(self.ranks) == 0 else self.ranks
-        return TuckerModel.zeros(shape, ranks, dtype)
+        return TuckerModel.zeros(shape, self._ranks(len(shape)), dtype)
 
     def _solver(self) -> Solver[Any]:
         return _named_solver(self.solver)
@@ -363,6 +373,9 @@ class Biases(TensorEstimator):
 
     starts = 1
     seed = 0
+
+    def _ranks(self, order: int) -> Sequence[int]:
+        return [1] * order
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return CPModel.zeros(shape, 1, dtype)  # one component that stays zero

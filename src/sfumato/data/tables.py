@@ -199,7 +199,7 @@ def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table
     if selection is not None:
         frame = frame.select(selection.columns(frame.columns))
     try:
-        return frame.to_arrow()
+        return frame.to_arrow().select(frame.columns)  # a pandas index is no column
     except pa.ArrowException as error:
         raise DataError(f"a column of the table mixes types: {error}") from error
 

@@ -400,8 +400,8 @@ class TuckerModel(Multilinear):
         return CPModel.from_factors([first, *self.factors[1:]], mean=self.mean, biases=self.mode_biases)
 
 
-def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> None:
-    """Ranks that a model of this shape can have."""
+def check_ranks(shape: Sequence[int], ranks: Sequence[int], names: Sequence[str] | None = None) -> None:
+    """Ranks that a model of this shape can have; ``names`` of the modes make the errors clearer."""
     if len(ranks) != len(shape):
         raise SettingError(f"{len(shape)} modes need {len(shape)} ranks, got {len(ranks)}")
     for m, (n, r) in enumerate(zip(shape, ranks, strict=True)):
@@ -409,7 +409,7 @@ def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> None:
             raise SettingError(f"a rank is a whole number from 1 on, got {r}")
         if r > n:
             raise SettingError(
-                f"rank {r} is larger than mode {m} with its {n} levels; "
+                f"rank {r} is larger than mode {repr(names[m]) if names else m} with its {n} levels; "
                 f"use a rank of at most {min(shape)}, or leave the small mode out"
             )
 

@@ -119,9 +119,7 @@ class SequentialSGD(PassSolver):
     def check(self, shape: PublicShape) -> None:
         super().check(shape)
         if any(shape.per_mode(self.ridge, "ridge", 0.0)):
-            raise SettingError(
-                "the paper has no penalty of a whole row: use ridge_per_entry"
-            )
+            raise SettingError("the paper has no penalty of a whole row: use ridge_per_entry")
 
     def step_at(self, done: int) -> float:  # noqa: ARG002
         return self.step

@@ -1,5 +1,7 @@
 """Alternating least squares: what it recovers, what it minimises, what it must not depend on."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,8 @@ def test_a_noiseless_cp_tensor_is_recovered(shape, entries, settings):
 def test_a_noiseless_tucker_tensor_is_recovered(settings):
     planted = sf.synthetic.tucker((14, 13, 12), (2, 3, 2), entries=1300, snr=None, seed=2)
     solver = ALS(sweeps=60, init_scale=1.0, **settings)
-    estimator = sf.Tucker((2, 3, 2), solver=solver, mean=False, biases=False, seed=3)
+    # Learning may drop a component for good: of several starts one keeps them all.
+    estimator = sf.Tucker((2, 3, 2), solver=solver, mean=False, biases=False, starts=4)
     assert held_out_error(planted, estimator) < 1e-3
 
 
@@ -53,7 +56,7 @@ def test_with_noise_the_learnt_penalty_beats_none():
         held_out_error(planted, sf.CP(5, solver=ALS(sweeps=25, **settings), seed=1))
         for settings in ({}, {"ridge": 1e-3, "bias_ridge": 1e-3})
     ]
-    assert errors[0] < 0.6 < errors[1]
+    assert errors[0] < 0.8 < 1.5 < errors[1]
 
 
 def objective(state, tensor, solver, shape):
@@ -86,7 +89,7 @@ def test_no_step_of_plain_als_raises_the_objective(make):
         state, _ = solver.update(state, solver.answer(query, site))
         values.append(objective(state, tensor, solver, shape))
     values = values[1:]  # before, the mean was not set
-    assert all(b <= a * (1 + 1e-10) for a, b in zip(values, values[1:], strict=False))
+    assert all(b <= a * (1 + 1e-10) for a, b in pairwise(values))
     assert values[-1] < 0.5 * values[0]
 
 
@@ -187,7 +190,7 @@ def test_a_tolerance_stops_early():
     model = sf.CP(2, solver=ALS(sweeps=50, ridge=1.0, tolerance=1e-3)).fit(tensor)
     errors = [info.train_rmse for info in model.history_]
     assert 2 <= len(errors) < 50
-    drops = [(a - b) / a for a, b in zip(errors, errors[1:], strict=False)]
+    drops = [(a - b) / a for a, b in pairwise(errors)]
     assert drops[-1] < 1e-3 <= min(drops[:-1], default=1)
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(SettingError, match="tolerance must be above zero"):

@@ -17,7 +17,7 @@ FREE = {"ridge_per_entry": 1e-5, "core_ridge": 1e-5}
 SOLVERS = {
     "sgd": SGD(passes=60, step=0.1, decay=0.98, init_scale=0.6, **FREE),
     "minibatch": MinibatchSGD(passes=80, step=0.1, init_scale=0.6, **FREE),
-    "sequential": SequentialSGD(passes=60, step=0.02, init_scale=0.6, **FREE),
+    "sequential": SequentialSGD(passes=200, step=0.01, init_scale=0.6, **FREE),
 }
 
 
