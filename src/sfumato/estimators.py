@@ -68,7 +68,7 @@ class TensorEstimator(ABC):
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self).__init__).parameters
-        given = {k: v for k, v in self.get_params().items() if v != defaults[k].default}
+        given = {k: v for k, v in self.get_params().items() if repr(v) != repr(defaults[k].default)}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
     def __sklearn_tags__(self) -> Any:

@@ -66,13 +66,14 @@ Progress = Callable[[int, int, Info], None]
 
 def carry_out(plan: Plan, site: Site, progress: Progress | None = None) -> Fit:
     """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
-    fits = [
-        _one_start(replace(plan, seed=plan.seed + start), site, progress, start)
-        for start in range(plan.starts)
-    ]
-    if plan.starts == 1:
-        return fits[0]
-    return min(fits, key=lambda fit: training_rmse(fit.model, site))
+    fits = []
+    for start in range(plan.starts):
+        try:
+            fits.append(_one_start(replace(plan, seed=plan.seed + start), site, progress, start))
+        except DivergedError:
+            if start == plan.starts - 1 and not fits:
+                raise
+    return min(fits, key=lambda fit: training_rmse(fit.model, site)) if len(fits) > 1 else fits[0]
 
 
 def _one_start(plan: Plan, site: Site, progress: Progress | None, start: int) -> Fit:

@@ -56,6 +56,7 @@ _BLOCK_BYTES = 4 << 20  # Gram matrices of one query
 _CORE_LIMIT = 4096
 _WARM_SWEEPS = 2  # before precisions are learnt, so that a random start is not taken for the truth
 _SLOW_SWEEPS = 5  # the same for modes that shrink towards another value than zero
+_FIRST_NOISE = 10.0  # precision to start with, relative to the values: a lower one prunes too early
 _PIECE = 1 << 18  # entries summed at a time: fixed, so that sums do not depend on the threads
 
 
@@ -283,7 +284,9 @@ class ALS:
             if free[mode]:
                 model.rows[model.span(mode)] *= np.sqrt(share)
                 ridge = ridge._replace(constant=ridge.constant / share)  # noqa: PLW2901
-            ridges.append(ridge._replace(bias_constant=ridge.bias_constant / power, noise=1 / power))
+            ridges.append(
+                ridge._replace(bias_constant=ridge.bias_constant / power, noise=_FIRST_NOISE / power)
+            )
         return replace(state, model=model, ridges=tuple(ridges), power=power)
 
 

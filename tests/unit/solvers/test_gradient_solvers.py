@@ -7,6 +7,7 @@ import sfumato as sf
 from sfumato.data import layout
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
+from sfumato.fit import plan as plan_module
 from sfumato.models.multilinear import CPModel
 from sfumato.solvers import SGD, MinibatchSGD, SequentialSGD
 from sfumato.solvers import sgd as sgd_module
@@ -182,3 +183,18 @@ def test_a_tolerance_stops_early(kind):
 def test_impossible_settings_are_refused(solver, message):
     with pytest.raises(SettingError, match=message):
         fitted(solver)
+
+
+def test_a_start_that_diverges_does_not_spoil_the_others(monkeypatch):
+    tensor = sf.synthetic.cp((12, 10), 2, entries=80, seed=3).tensor
+    one_start = plan_module._one_start
+
+    def first_diverges(plan, site, progress, start):
+        if start == 0:
+            raise DivergedError("as if")
+        return one_start(plan, site, progress, start)
+
+    monkeypatch.setattr(plan_module, "_one_start", first_diverges)
+    assert np.isfinite(sf.CP(2, solver="sgd", starts=2).fit(tensor).rmse(tensor))
+    with pytest.raises(DivergedError, match="as if"):
+        sf.CP(2, solver="sgd", starts=1).fit(tensor)
