@@ -16,6 +16,8 @@ from typing import Any
 
 import numba
 
+from sfumato.simd import flush_denormals
+
 # Sums may be reordered so that they vectorise; NaN and infinity keep their meaning, because a
 # diverging fit is recognised by them.
 REORDERED_SUMS = {"reassoc", "contract", "arcp", "nsz"}
@@ -57,9 +59,14 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@kernel
+def _prepare_thread() -> None:
+    flush_denormals()
+
+
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="sfumato")
+    return ThreadPoolExecutor(threads, "sfumato", initializer=_prepare_thread)
 
 
 if hasattr(os, "register_at_fork"):
@@ -68,10 +75,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def run(tasks: Iterable[Callable[[], None]], threads: int) -> None:
-    """Run tasks that write to disjoint memory, and wait for all of them."""
-    if threads == 1:
-        for task in tasks:
-            task()
-        return
+    """Run tasks that write to disjoint memory, and wait for all of them.
+
+    Even a single thread is one of ours: it is set up for kernels, the caller's is not touched.
+    """
     for future in [_pool(threads).submit(task) for task in tasks]:
         future.result()

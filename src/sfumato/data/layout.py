@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -89,12 +89,14 @@ class Grid:
     of different rows that are in use at a time, so that they stay in a core's cache; entries of a
     tile are in random order.
 
-    ``starts[s, b]`` holds the tile boundaries of block b in stratum s.
+    ``starts[s, b]`` holds the tile boundaries of block b in stratum s; a block's tiles are counted
+    along the modes, ``tiles[m]`` of them in mode m, the last mode fastest.
     """
 
     coordinates: NDArray[np.int32]
     values: NDArray[Any]
     starts: NDArray[np.int64]
+    tiles: tuple[int, ...]
 
     @property
     def strata(self) -> int:
@@ -103,6 +105,25 @@ class Grid:
     @property
     def blocks(self) -> int:
         return int(self.starts.shape[1])
+
+    def random_strata(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """All strata in a random order in which neighbours have groups of levels in common."""
+        return _nested_order([self.blocks] * (len(self.tiles) - 1), generator)
+
+    def random_tiles(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """A block's tiles in a random order in which neighbours have levels in common."""
+        return _nested_order(self.tiles, generator)
+
+
+def _nested_order(sizes: Sequence[int], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Cells of a grid, the last side running fastest, the places along each side shuffled.
+
+    Cells that follow each other differ in few sides, so that most rows in use are in the cache.
+    """
+    order = np.zeros(1, np.int64)
+    for size in sizes:
+        order = np.add.outer(order * size, generator.permutation(size)).ravel()
+    return order
 
 
 def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> Grid:
@@ -129,7 +150,7 @@ def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> G
     edges = np.empty((blocks ** (order - 1), blocks, per_block + 1), np.int64)
     edges[..., :-1] = starts[:-1].reshape(edges[..., :-1].shape)
     edges[..., -1] = starts[per_block::per_block].reshape(edges.shape[:2])
-    return Grid(coordinates, tensor.values[entries], edges)
+    return Grid(coordinates, tensor.values[entries], edges, tuple(tiles))
 
 
 def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[np.int32]:
@@ -158,7 +179,7 @@ def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[n
 
 
 _BLOCK_ENTRIES = 1 << 12  # smaller blocks would cost more in starting them than they save
-_CACHE_BYTES = 1 << 20  # rows in use at a time: half of a core's second-level cache
+_CACHE_BYTES = 5 << 18  # rows in use at a time: a good half of a core's second-level cache
 _TILE_ENTRIES = 1 << 14  # smaller tiles would cost more in loops than they save in cache misses
 
 

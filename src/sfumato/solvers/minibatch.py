@@ -17,6 +17,7 @@ next read, and at the end of a pass, so that a step costs as much as its batch, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from sfumato.models.entrywise import (
     workspace,
 )
 from sfumato.models.multilinear import Multilinear
-from sfumato.parallel import inlined, kernel
+from sfumato.parallel import inlined, kernel, run
 from sfumato.simd import add, aligned_zeros, line_length, load, multiply, spread, store
 from sfumato.solvers.base import PublicShape, check_count
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
@@ -263,7 +264,8 @@ class MinibatchSGD(PassSolver):
         motion = query.memory or motion_at_rest(model)
         number = model.dtype.type
         squares = np.zeros(1)
-        _batches(
+        task = partial(
+            _batches,
             model.arrays,
             model.free_core,
             motion,
@@ -281,6 +283,7 @@ class MinibatchSGD(PassSolver):
             query.shape.fit_biases,
             squares,
         )
+        run([task], 1)
         return PassResult(model, float(squares[0]), n, motion)
 
 

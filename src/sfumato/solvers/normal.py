@@ -37,7 +37,6 @@ from sfumato.simd import (
 Array = NDArray[Any]
 _TILE = 8  # Gram rows built at a time: as many as leave registers for the operands
 _GATHER = 64  # designs gathered at a time: they stay in the first-level cache
-_NEGLIGIBLE = 1e-8
 
 
 class Uncertainty(NamedTuple):
@@ -335,9 +334,7 @@ def _solve(
                 bias_variances[i] = 1 / diagonal
         biases[i] = bias
         for r in range(rank):
-            value = solution[r] - bias * along_bias[r]
-            # A component that was learnt away would go on as denormal numbers, which are slow.
-            rows[i, r] = 0 if uncertain and abs(value) < _NEGLIGIBLE else value
+            rows[i, r] = solution[r] - bias * along_bias[r]
 
 
 def solve_rows(

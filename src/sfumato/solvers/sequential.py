@@ -12,6 +12,7 @@ order, not three; a mean, biases and prior means if they are asked for (the pape
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ from sfumato.models.entrywise import (
     workspace,
 )
 from sfumato.models.multilinear import Multilinear
-from sfumato.parallel import kernel
+from sfumato.parallel import kernel, run
 from sfumato.solvers.base import PublicShape
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
 
@@ -130,7 +131,8 @@ class SequentialSGD(PassSolver):
         sequence = np.random.default_rng(query.seed).permutation(tensor.n_entries)
         number = model.dtype.type
         squares = np.zeros(1)
-        _visit_in_turn(
+        task = partial(
+            _visit_in_turn,
             model.arrays,
             model.free_core,
             number(query.mean),
@@ -142,4 +144,5 @@ class SequentialSGD(PassSolver):
             query.shape.fit_biases,
             squares,
         )
+        run([task], 1)
         return PassResult(model, float(squares[0]), tensor.n_entries)

@@ -122,11 +122,11 @@ def run_pass(query: PassQuery, grid: Grid, penalty: Penalty, fit_biases: bool, t
     generator = np.random.default_rng(query.seed)
     squares = np.zeros((grid.strata, grid.blocks, 1))
     copies = [model] if grid.blocks == 1 else [model.with_own_core() for _ in range(grid.blocks)]
-    for stratum in generator.permutation(grid.strata):
+    for stratum in grid.random_strata(generator):
         tasks = []
         for block in range(grid.blocks):
             edges = grid.starts[stratum, block]
-            tiles = generator.permutation(edges.shape[0] - 1)
+            tiles = grid.random_tiles(generator)
             copies[block].free_core[:] = model.free_core
             tasks.append(
                 partial(
