@@ -12,21 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.timing import Action, timed
-from sfumato.simd import add, aligned_zeros, lanes, load, prefetch, store
+from sfumato.simd import add, aligned_zeros, lanes, load, multiply, prefetch, store
 
 Array = NDArray[Any]
 _AHEAD = 8
-_CHAIN_STEPS = 200_000_000
+_CHAIN_STEPS = 50_000_000
 
 
-@numba.njit(nogil=True, fastmath={"contract"})
-def _chains(steps: int, factor: float, out: Array) -> None:
-    """Eight independent chains of multiply-adds: no memory traffic at all."""
-    a, b, c, d, e, f, g, h = 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8
+@numba.njit(nogil=True)
+def _chains(steps: int, lines: Array) -> None:
+    """Eight independent chains of multiply-adds on whole lines: all that a core's vector units do.
+
+    Cores that share their units with a neighbour show it here; scalar chains would not.
+    """
+    factor, one = load(lines, 0), load(lines, 16)
+    a, b, c, d, e, f, g, h = one, one, one, one, one, one, one, one
     for _ in range(steps):
-        a, b, c, d = a * factor + 0.1, b * factor + 0.2, c * factor + 0.3, d * factor + 0.4
-        e, f, g, h = e * factor + 0.5, f * factor + 0.6, g * factor + 0.7, h * factor + 0.8
-    out[0] = a + b + c + d + e + f + g + h
+        a, b = add(multiply(a, factor), one), add(multiply(b, factor), one)
+        c, d = add(multiply(c, factor), one), add(multiply(d, factor), one)
+        e, f = add(multiply(e, factor), one), add(multiply(f, factor), one)
+        g, h = add(multiply(g, factor), one), add(multiply(h, factor), one)
+    store(lines, 32, add(add(add(a, b), add(c, d)), add(add(e, f), add(g, h))))
 
 
 @numba.njit(nogil=True)
@@ -50,11 +56,13 @@ def _on_threads(work: Callable[[int], None], threads: int, pool: ThreadPoolExecu
 
 def compute_actions(pool: ThreadPoolExecutor) -> dict[str, Action]:
     """The same chains on one thread, and once on each of two: twice the work."""
-    outs = np.zeros((2, 8))
-    _chains(10, 0.5, outs[0])
+    lines = [aligned_zeros((48,), np.float32) for _ in range(2)]
+    for each in lines:
+        each[:16], each[16:32] = 0.5, 1.0
+        _chains(10, each)
 
     def work(thread: int) -> None:
-        _chains(_CHAIN_STEPS, 0.999, outs[thread])
+        _chains(_CHAIN_STEPS, lines[thread])
 
     return {f"chains {n}": partial(timed, partial(_on_threads, work, n, pool)) for n in (1, 2)}
 

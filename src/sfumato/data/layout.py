@@ -179,7 +179,7 @@ def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[n
 
 
 _BLOCK_ENTRIES = 1 << 12  # smaller blocks would cost more in starting them than they save
-_CACHE_BYTES = 5 << 18  # rows in use at a time: a good half of a core's second-level cache
+_CACHE_BYTES = 1 << 18  # rows in use at a time: a part of the second-level cache, which cores may share
 _TILE_ENTRIES = 1 << 14  # smaller tiles would cost more in loops than they save in cache misses
 
 
