@@ -20,7 +20,7 @@ import numpy as np
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from sfumato.parallel import REORDERED_SUMS, inlined, kernel
+from sfumato.parallel import REORDERED_SUMS, inlined, kernel, scratch
 from sfumato.simd import add, element, line_length, load, multiply, spread, store, total
 
 Array = NDArray[Any]
@@ -93,8 +93,8 @@ def _cp_row_width(p: CPArrays) -> Any:
     return len(p.lines) * line_length(p.rows)
 
 
-def _cp_workspace(p: CPArrays) -> Array:
-    return np.zeros(len(p.offsets) * p.rows.shape[1], p.rows.dtype)
+def _cp_workspace(p: CPArrays) -> Any:
+    return scratch(len(p.offsets) * p.rows.shape[1], p.rows.dtype)
 
 
 def _cp_evaluate(p: CPArrays, index: Array, work: Array) -> Any:
@@ -216,8 +216,8 @@ def _tucker_row_width(p: TuckerArrays) -> Any:
     return p.rows.shape[1]
 
 
-def _tucker_workspace(p: TuckerArrays) -> Array:
-    return np.zeros(len(p.offsets) * p.rows.shape[1] + 3 * p.core.shape[0], p.rows.dtype)
+def _tucker_workspace(p: TuckerArrays) -> Any:
+    return scratch(len(p.offsets) * p.rows.shape[1] + 3 * p.core.shape[0], p.rows.dtype)
 
 
 @inlined
@@ -388,7 +388,7 @@ _by_model(add_kronecker, _cp_add_kronecker, _tucker_add_kronecker)
 @kernel
 def predict_entries(p: Any, mean: Any, coordinates: Array, start: int, stop: int, out: Array) -> None:
     """``out[e] = mean + biases + value`` for the entries from ``start`` to ``stop``."""
-    index = np.empty(len(p.offsets), np.int64)
+    index = scratch(len(p.offsets), np.int64)
     work = workspace(p)
     for entry in range(start, stop):
         locate(p, coordinates, entry, index)

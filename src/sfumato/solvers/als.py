@@ -31,7 +31,7 @@ from sfumato.models.entrywise import (
     workspace,
 )
 from sfumato.models.multilinear import Multilinear
-from sfumato.parallel import kernel, run
+from sfumato.parallel import kernel, run, scratch
 from sfumato.simd import aligned_zeros
 from sfumato.solvers.base import (
     DivergedError,
@@ -408,8 +408,8 @@ def _residual_piece(
     out: Array,
 ) -> None:
     order, width = len(p.offsets), row_width(p)
-    index, work = np.empty(order, np.int64), workspace(p)
-    d, v = np.zeros(width, p.rows.dtype), np.zeros(width, p.rows.dtype)
+    index, work = scratch(order, np.int64), workspace(p)
+    d, v = scratch(width, p.rows.dtype), scratch(width, p.rows.dtype)
     squares, variances = 0.0, 0.0
     for entry in range(start, stop):
         locate(p, coordinates, entry, index)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sfumato.data.layout import ByMode, balanced_cuts
 from sfumato.models.entrywise import design, design_variance, row_width, workspace
 from sfumato.models.multilinear import Multilinear
-from sfumato.parallel import inlined, kernel, run
+from sfumato.parallel import inlined, kernel, run, scratch
 from sfumato.simd import (
     add,
     aligned_zeros,
@@ -139,9 +139,9 @@ def _accumulate(
     # Arrays are taken out of their tuples once: inside the loops that would count references.
     biases, target_sum = p.biases, out.target_sum
     gram, rhs, sums, spread_of = out.gram, out.rhs, out.design_sum, out.variance
-    work, index = workspace(p), np.zeros(order, np.int64)
-    x, y = np.zeros(_GATHER * width, p.rows.dtype), np.empty(_GATHER, p.rows.dtype)
-    variance = np.zeros(width, p.rows.dtype)
+    work, index = workspace(p), scratch(order, np.int64)
+    x, y = scratch(_GATHER * width, p.rows.dtype), scratch(_GATHER, p.rows.dtype)
+    variance = scratch(width, p.rows.dtype)
     for row in range(first, last):
         slot = row - low
         for begin in range(starts[row], starts[row + 1], _GATHER):
@@ -298,10 +298,10 @@ def _solve(
     resolution = 4 * np.finfo(rows.dtype).eps
     gram, rhs, variance, counts = sums.gram, sums.rhs, sums.variance, sums.counts
     design_sum, target_sum = sums.design_sum, sums.target_sum
-    a = np.zeros(width * width, rows.dtype)
-    h, s = np.zeros(width, rows.dtype), np.zeros(width, rows.dtype)
-    solution, along_bias = np.zeros(width, rows.dtype), np.zeros(width, rows.dtype)
-    smallest = np.zeros(width, rows.dtype)
+    a = scratch(width * width, rows.dtype)
+    h, s = scratch(width, rows.dtype), scratch(width, rows.dtype)
+    solution, along_bias = scratch(width, rows.dtype), scratch(width, rows.dtype)
+    smallest = scratch(width, rows.dtype)
     uncertain = row_variances.shape[0] > 0
     for i in range(first, last):
         n = rows.dtype.type(counts[i])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sfumato.data.layout import Grid, Site, make_grid
 from sfumato.models.entrywise import bias_sum, evaluate, locate, row_width, step_core, workspace
 from sfumato.models.multilinear import Multilinear
-from sfumato.parallel import kernel, run
+from sfumato.parallel import kernel, run, scratch
 from sfumato.simd import add, element, line_length, load, multiply, prefetch, spread, store
 from sfumato.solvers.base import PublicShape, check_positive
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
@@ -50,14 +50,16 @@ def _visit(
 ) -> None:
     order, width = len(p.offsets), row_width(p)
     line = line_length(p.rows)
-    index, work = np.empty(order, np.int64), workspace(p)
+    index, work = scratch(order, np.int64), workspace(p)
     number = p.rows.dtype.type
     keep_bias, keep_core = number(1) - step * penalty.bias, number(1) - step * penalty.core
     # Arrays are taken out of their tuples once: inside the loop that would count references.
     rows, biases = p.rows, p.biases
     means = penalty.means
-    keeps = number(1) - step * penalty.uniform
-    pulls = step * penalty.uniform.reshape((order, 1)) * means
+    keeps = scratch(order, rows.dtype)
+    keeps[:] = number(1) - step * penalty.uniform
+    pulls = scratch(order * width, rows.dtype).reshape((order, width))
+    pulls[:] = step * penalty.uniform.reshape((order, 1)) * means
     squares = 0.0
     for tile in range(begins.shape[0]):
         for entry in range(begins[tile], ends[tile]):
