@@ -6,6 +6,7 @@ What a command needs is imported when it runs, so that help comes at once.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -330,6 +331,8 @@ def complete(
     tensor = prepare.merge_duplicates(tensor, duplicates.value)
     notes = _console(stderr=True)
     notes.quiet = quiet
+    if quiet:
+        logging.getLogger("sfumato").setLevel(logging.ERROR)
     estimator, results = _fit(order, tensor, test, notes)
     written = _save(estimator, out, factors)
     if as_json:
@@ -354,7 +357,7 @@ def _fit(
         if mode.bin is None and _are_dates(mode):
             notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
     probe = order.estimator(tensor.shape, rounds=1, progress=None)
-    report.warm_up([Biases(), probe], tensor, notes.print)
+    report.warm_up([Biases(), probe], tensor)
     results = []
     with report.FitProgress(notes) as progress:
         estimator = order.estimator(tensor.shape, rounds=order.rounds, progress=progress)

@@ -25,7 +25,7 @@ def run_demo(
     train, test = tensor.split(0.2, seed=0)
     console.print(f"Invented ratings from 1 to 5 of items by users on days: {tensor!r}.")
     console.print(f"A fifth of them is held out: {test.n_entries:,} that no fit sees.\n")
-    report.warm_up([Biases(), CP(rank, solver=ALS(sweeps=1))], train, console.print)
+    report.warm_up([Biases(), CP(rank, solver=ALS(sweeps=1))], train)
     with report.FitProgress(console) as progress:
         model = CP(rank, progress=progress)
         rivals = {"bias predictor": Biases(progress=progress), f"sfumato CP, rank {rank}": model}

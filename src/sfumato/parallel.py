@@ -7,15 +7,18 @@ work is cut, never on which thread runs first.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
+from numba.core import event as numba_event
 
 from sfumato.simd import flush_denormals
 
@@ -54,6 +57,24 @@ def _sources_stamp() -> tuple[float, int]:
     files = [path.stat() for path in sources]
     return max(file.st_mtime for file in files), sum(file.st_size for file in files)
 
+
+_events: Any = numba_event  # it has no types
+
+
+class _SayOnce(numba_event.Listener):
+    """Tell the user why the first fit takes long: silence of ten seconds looks like a fault."""
+
+    def on_start(self, event: Any) -> None:
+        if event.data["dispatcher"].__module__.startswith(("sfumato.models", "sfumato.solvers")):
+            with suppress(ValueError):  # another thread was faster
+                _events.unregister("numba:compile", self)
+            logging.getLogger("sfumato").warning("compiling kernels, once per machine: up to 20 s")
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+_events.register("numba:compile", _SayOnce())
 
 _MARGIN = 32  # elements: 128 bytes or more, since processors fetch lines in pairs
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from threading import Timer
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -316,29 +315,14 @@ class FitProgress:
         self._bar.update(self._bar.task_ids[-1], completed=done, total=rounds, error=error)
 
 
-def warm_up(
-    predictors: Iterable[Predictor],
-    tensor: SparseTensor,
-    say: Callable[[str], None],
-    patience: float = 2.0,
-) -> None:
-    """Have kernels compiled or loaded by fits to a few entries, so that no later fit waits.
-
-    Loading takes less than a second. Whatever takes longer than ``patience`` is compiled, which
-    happens once, and is said: a fit must not look as slow as that.
-    """
+def warm_up(predictors: Iterable[Predictor], tensor: SparseTensor) -> None:
+    """Have kernels compiled or loaded by fits to a few entries: no later fit looks as slow as that."""
     few = tensor.take(np.unique(np.linspace(0, tensor.n_entries - 1, 1000).astype(np.int64)))
-    timer = Timer(patience, say, ["compiling kernels, once per machine: up to 20 s"])
-    timer.daemon = True
-    timer.start()
-    try:
-        for predictor in predictors:
-            # A fit to so few entries may diverge; what else is wrong, the fit to all will say.
-            with suppress(SfumatoError):
-                predictor.fit(few)
-                predictor.predict(few)
-    finally:
-        timer.cancel()
+    for predictor in predictors:
+        # A fit to so few entries may diverge; what else is wrong, the fit to all will say.
+        with suppress(SfumatoError):
+            predictor.fit(few)
+            predictor.predict(few)
 
 
 # -- pictures -----------------------------------------------------------------------------------
