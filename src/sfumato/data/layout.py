@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.data.ordering import order_by, refine_order, row_starts
+from sfumato.data.ordering import gather, order_by, refine_order, row_starts
 from sfumato.data.tensor import SparseTensor
 
 _T = TypeVar("_T")
@@ -65,8 +65,8 @@ def _sorted_by(tensor: SparseTensor, mode: int) -> ByMode:
     order = order_by(levels, size)
     others = np.empty((tensor.order - 1, tensor.n_entries), np.int32)
     for row, m in enumerate(m for m in range(tensor.order) if m != mode):
-        np.take(tensor.coordinates[m], order, out=others[row])
-    values = tensor.values[order]
+        gather(tensor.coordinates[m], order, others[row])
+    values = gather(tensor.values, order)
     # Read-only like the tensor's own arrays, or kernels would be compiled a second time.
     others.flags.writeable = values.flags.writeable = False
     return ByMode(others, values, starts)
@@ -146,11 +146,11 @@ def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> G
     del key
     coordinates = np.empty_like(tensor.coordinates)
     for m in range(order):
-        np.take(tensor.coordinates[m], entries, out=coordinates[m])
+        gather(tensor.coordinates[m], entries, coordinates[m])
     edges = np.empty((blocks ** (order - 1), blocks, per_block + 1), np.int64)
     edges[..., :-1] = starts[:-1].reshape(edges[..., :-1].shape)
     edges[..., -1] = starts[per_block::per_block].reshape(edges.shape[:2])
-    return Grid(coordinates, tensor.values[entries], edges, tuple(tiles))
+    return Grid(coordinates, gather(tensor.values, entries), edges, tuple(tiles))
 
 
 def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[np.int32]:

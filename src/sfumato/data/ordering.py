@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.parallel import kernel
 
 
+@kernel
+def _count(levels: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
+    for level in levels:
+        counts[level] += 1
+
+
+def level_counts(levels: NDArray[np.int32], n_levels: int) -> NDArray[np.int64]:
+    """Number of entries at each level (``np.bincount`` would copy the levels in 64 bits)."""
+    counts = np.zeros(n_levels, np.int64)
+    _count(levels, counts)
+    return counts
+
+
 def row_starts(levels: NDArray[np.int32], n_levels: int) -> NDArray[np.int64]:
     """Where each level starts when entries are sorted by level; one more item for the end."""
     starts = np.zeros(n_levels + 1, np.int64)
-    np.cumsum(np.bincount(levels, minlength=n_levels), out=starts[1:])
+    np.cumsum(level_counts(levels, n_levels), out=starts[1:])
     return starts
 
 
@@ -65,3 +80,18 @@ def lexicographic_order(
     for mode in reversed(range(len(shape))):
         order = refine_order(order, coordinates[mode], shape[mode])
     return order
+
+
+@kernel
+def _gather(source: NDArray[Any], order: NDArray[np.int32], out: NDArray[Any]) -> None:
+    for position in range(order.shape[0]):
+        out[position] = source[order[position]]
+
+
+def gather(
+    source: NDArray[Any], order: NDArray[np.int32], out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """``source[order]`` without NumPy's copies of the order in 64 bits and of the result."""
+    result = np.empty(order.shape[0], source.dtype) if out is None else out
+    _gather(source, order, result)
+    return result

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.data.labels import LabelEncoder, bin_times, check_bin, first_refused, is_text
-from sfumato.data.ordering import lexicographic_order
+from sfumato.data.ordering import gather, lexicographic_order
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
 
@@ -269,7 +269,7 @@ def _sort_in_place(coordinates: NDArray[np.int32], values: NDArray[Any], shape: 
     order = lexicographic_order(coordinates, tuple(shape))
     if order is not None:
         for array in (*coordinates, values):
-            array[:] = array[order]
+            array[:] = gather(array, order)
 
 
 def as_values(array: Any, column: str) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from sfumato.data.ordering import lexicographic_order
+from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 
 MAX_ENTRIES = np.iinfo(np.int32).max
@@ -123,8 +123,8 @@ class SparseTensor:
         coordinates = np.ascontiguousarray(given, dtype=np.int32)
         order = lexicographic_order(coordinates, self.shape)
         if order is not None:
-            values = values[order]
-            coordinates = np.stack([row[order] for row in coordinates])
+            values = gather(values, order)
+            coordinates = np.stack([gather(row, order) for row in coordinates])
         else:
             # Own copies: the arrays are made read-only below, and the caller's must not be.
             coordinates, values = coordinates.copy(), values.copy()
@@ -176,7 +176,7 @@ class SparseTensor:
     def counts(self, mode: str) -> NDArray[np.int64]:
         """Number of entries at each level of a mode."""
         m = self.mode_index(mode)
-        return np.bincount(self.coordinates[m], minlength=self.shape[m])
+        return level_counts(self.coordinates[m], self.shape[m])
 
     # -- parts of it --------------------------------------------------------------------------
 
