@@ -37,6 +37,7 @@ from sfumato.solvers.base import (
     DivergedError,
     Info,
     Moments,
+    MomentsQuery,
     PublicShape,
     check_count,
     check_positive,
@@ -58,10 +59,6 @@ _WARM_SWEEPS = 2  # before precisions are learnt, so that a random start is not 
 _SLOW_SWEEPS = 5  # the same for modes that shrink towards another value than zero
 _FIRST_NOISE = 10.0  # precision to start with, relative to the values: a lower one prunes too early
 _PIECE = 1 << 18  # entries summed at a time: fixed, so that sums do not depend on the threads
-
-
-class MomentsQuery(NamedTuple):
-    pass
 
 
 class RowsQuery(NamedTuple):

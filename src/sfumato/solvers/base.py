@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,10 @@ class Solver(Protocol[State]):
     def update(self, state: State, statistics: Any) -> tuple[State, Info]: ...
 
     def finish(self, state: State) -> Multilinear: ...
+
+
+class MomentsQuery(NamedTuple):
+    """Ask for the values' moments: the first question of every solver."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.solvers.base import (
     Info,
     Moments,
+    MomentsQuery,
     PublicShape,
     check_count,
     check_positive,
@@ -24,10 +25,6 @@ from sfumato.solvers.base import (
 )
 
 Array = NDArray[Any]
-
-
-class MomentsQuery(NamedTuple):
-    pass
 
 
 class BiasQuery(NamedTuple):

@@ -22,6 +22,7 @@ from sfumato.solvers.base import (
     DivergedError,
     Info,
     Moments,
+    MomentsQuery,
     PublicShape,
     check_count,
     check_positive,
@@ -45,10 +46,6 @@ class Penalty(NamedTuple):
     means: Array
     bias: Any
     core: Any
-
-
-class MomentsQuery(NamedTuple):
-    pass
 
 
 @dataclass(frozen=True)
