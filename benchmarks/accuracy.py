@@ -20,6 +20,8 @@ from sfumato import SparseTensor, TensorEstimator
 
 Pair = tuple[SparseTensor, SparseTensor]
 CHOICE_SEEDS = range(1000, 1005)
+# Data sets 0 to 9 were looked at while the solvers were written: they are not scored.
+TEST_SEEDS = range(100, 150)
 
 
 def run(quick: bool) -> list[Figure]:
@@ -53,8 +55,8 @@ def _methods() -> list[Method]:
             "CP, minibatch",
             "cp",
             tuple(
-                sf.MinibatchSGD(passes=100, step=0.05, init_scale=0.5, ridge_per_entry=ridge)
-                for ridge in (0.005, 0.01, 0.02)
+                sf.MinibatchSGD(passes=100, step=step, init_scale=scale, ridge_per_entry=ridge)
+                for step, scale, ridge in product((0.02, 0.05), (0.3, 0.5), (0.005, 0.01, 0.02))
             ),
             0.28,
         ),
@@ -72,7 +74,7 @@ def _methods() -> list[Method]:
 
 
 def _paper_w(quick: bool) -> list[Figure]:
-    seeds = range(4) if quick else range(50)
+    seeds = TEST_SEEDS[:4] if quick else TEST_SEEDS
     choice = CHOICE_SEEDS[:2] if quick else CHOICE_SEEDS
     figures = []
     with ProcessPoolExecutor(2, get_context("spawn"), _one_blas_thread) as pool:

@@ -122,7 +122,7 @@ def _load_mat(path: Path, variable: str | None) -> Any:
     wanted = None if variable is None else [variable]
     try:
         content = scipy.io.loadmat(path, variable_names=wanted)
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # what SciPy raises for HDF5
         raise DataError(
             f"{path} is a MATLAB 7.3 (HDF5) file, which is not supported: save it in MATLAB with "
             "save(..., '-v7')"

@@ -97,7 +97,7 @@ def _as_keys(array: Any, column: str) -> Any:
         return _timestamps_as_text(array)
     try:
         return array.cast(pa.large_string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:  # Arrow cannot convert it
         raise DataError(f"column {column!r} of type {kind} cannot hold labels: {error}") from error
 
 
@@ -156,7 +156,7 @@ def bin_times(array: Any, bin: str, *, column: str = "time") -> Any:
             f"column {column!r}: {example!r} is not a time. Use seconds (not milliseconds) since "
             "1970-01-01 UTC, or ISO dates and times such as 1998-04-02 or 1998-04-02T13:05:00"
         ) from error
-    except pa.ArrowNotImplementedError as error:
+    except (pa.ArrowNotImplementedError, TypeError) as error:  # Arrow has no such conversion
         raise DataError(f"column {column!r} of type {array.type} does not hold times") from error
 
 
@@ -201,7 +201,7 @@ def _instants(array: Any) -> Any:
     elif pa.types.is_date(kind):
         return array.cast(pa.timestamp("s"))
     else:
-        raise pa.ArrowNotImplementedError(f"{kind} is not a time")
+        raise TypeError(f"{kind} is not a time")
     span = pc.min_max(array).as_py()
     if span["min"] is not None and (span["min"] < _FIRST_SECOND or span["max"] > _LAST_SECOND):
         raise pa.ArrowInvalid("outside the years 1 to 9999")
