@@ -5,6 +5,13 @@
     answer(query, site)          -> statistics         at the data
     update(state, statistics)    -> (state, info)      sees statistics only
 
+A private solver clips and adds noise in its answer, by the right to draw that it is handed:
+
+    answer(query, site, draw)    -> released           at the data; all that leaves it
+
+so that everything after it is post-processing. It lists its draws beforehand (``charges``), and the
+least noise that its budget covers is found from that list.
+
 The loop that calls them lies in ``sfumato.fit``. A state belongs to the loop that made it: ``update``
 may write into the arrays of the state that it is given and hand them on. A query's answer may be a
 whole pass over the data by a fused kernel, where going entry by entry through Python would be slow.
@@ -23,6 +30,8 @@ from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError, SfumatoError
 from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.ledger import Charge, Draw
+from sfumato.privacy.unit import PrivacyUnit
 
 Array = NDArray[Any]
 MakeModel = Callable[[Sequence[int], Any], Multilinear]
@@ -34,7 +43,12 @@ class DivergedError(SfumatoError, ArithmeticError):
 
 @dataclass(frozen=True)
 class PublicShape:
-    """What a solver may know before it sees data: the modes, and what kind of model to make."""
+    """What a solver may know before it sees data: the modes, and what kind of model to make.
+
+    The second half is for private fits: the unit of privacy, the public bounds of the values, how
+    many entries there are and how far they spread where that is public, and ``local``, the mode whose
+    rows stay with their owners instead of being released.
+    """
 
     modes: tuple[Mode, ...]
     make_model: MakeModel
@@ -42,6 +56,11 @@ class PublicShape:
     fit_mean: bool = True
     fit_biases: bool = True
     threads: int = 1
+    unit: PrivacyUnit | None = None
+    bounds: tuple[float, float] | None = None
+    entries: int | None = None
+    spread: float | None = None
+    local: int | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -95,6 +114,48 @@ class Solver(Protocol[State]):
     def update(self, state: State, statistics: Any) -> tuple[State, Info]: ...
 
     def finish(self, state: State) -> Multilinear: ...
+
+
+class PrivateSolver(Protocol[State]):
+    """A solver whose answers are private.
+
+    ``noise`` scales all its noise at once: the larger, the less its charges cost. ``proof`` names the
+    note that proves what is released (or says why a paper's claim does not hold: ``proven`` is then
+    False), ``assumes`` what has to be true beside it. ``exact`` says whether all noise comes from
+    exact samplers; noise drawn inside kernels is idealised arithmetic.
+    """
+
+    name: ClassVar[str]
+    proof: ClassVar[str]
+    proven: ClassVar[bool]
+    exact: ClassVar[bool]
+    noise: float
+
+    def check(self, shape: PublicShape) -> None:
+        """Raise a ``SettingError`` for what this solver cannot do; never sees data."""
+
+    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:
+        """The draws, one for each of the first rounds."""
+
+    def rounds(self, shape: PublicShape) -> int:
+        """Rounds of the loop; those after the charges are post-processing: ``update(state, None)``."""
+
+    def assumes(self, shape: PublicShape) -> tuple[str, ...]:
+        """What the guarantee rests on, beside public bounds and labels."""
+
+    def init(self, seed: int, shape: PublicShape) -> State: ...
+
+    def ask(self, state: State) -> Any: ...
+
+    def answer(self, query: Any, site: Site, draw: Draw) -> Any: ...
+
+    def update(self, state: State, released: Any) -> tuple[State, Info]: ...
+
+    def finish(self, state: State) -> Multilinear:
+        """The released model; rows of a local mode are zero."""
+
+    def localise(self, state: State, model: Multilinear, site: Site) -> Multilinear:
+        """The model with each local row solved from the release and its owner's own entries."""
 
 
 class MomentsQuery(NamedTuple):

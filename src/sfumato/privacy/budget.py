@@ -1,0 +1,91 @@
+"""Budgets of privacy: pure epsilon, (epsilon, delta), and zero-concentrated rho."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, log, sqrt
+
+from sfumato.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(epsilon, delta)-differential privacy; ``delta=0`` is pure.
+
+    Adding budgets is basic composition; multiplying by a share cuts both parts.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.epsilon) and self.epsilon > 0):
+            raise SettingError(f"epsilon must be a number above zero, got {self.epsilon}")
+        if not 0 <= self.delta < 1:
+            raise SettingError(f"delta must be at least 0 and below 1, got {self.delta}")
+
+    @property
+    def pure(self) -> bool:
+        return self.delta == 0
+
+    def __add__(self, other: Budget) -> Budget:
+        return Budget(self.epsilon + other.epsilon, self.delta + other.delta)
+
+    def __mul__(self, share: float) -> Budget:
+        return Budget(self.epsilon * share, self.delta * share)
+
+    __rmul__ = __mul__
+
+    def split(self, *shares: float) -> tuple[Budget, ...]:
+        """Parts that add up to this budget, in proportion to the shares."""
+        return tuple(self * share for share in _proportions(shares))
+
+    def __str__(self) -> str:
+        if self.pure:
+            return f"epsilon {self.epsilon:.4g}"
+        return f"epsilon {self.epsilon:.4g}, delta {self.delta:.3g}"
+
+
+@dataclass(frozen=True)
+class ZCDP:
+    """rho-zero-concentrated differential privacy (Bun and Steinke 2016)."""
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.rho) and self.rho > 0):
+            raise SettingError(f"rho must be a number above zero, got {self.rho}")
+
+    def __add__(self, other: ZCDP) -> ZCDP:
+        return ZCDP(self.rho + other.rho)
+
+    def __mul__(self, share: float) -> ZCDP:
+        return ZCDP(self.rho * share)
+
+    __rmul__ = __mul__
+
+    def split(self, *shares: float) -> tuple[ZCDP, ...]:
+        """Parts that add up to this budget, in proportion to the shares."""
+        return tuple(self * share for share in _proportions(shares))
+
+    def epsilon(self, delta: float) -> float:
+        """The epsilon that it implies at delta: rho + 2 sqrt(rho ln(1/delta))."""
+        return self.rho + 2 * sqrt(self.rho * log(1 / delta))
+
+    @classmethod
+    def within(cls, budget: Budget) -> ZCDP:
+        """The largest rho whose conversion is inside an (epsilon, delta) budget."""
+        if budget.pure:
+            raise SettingError("zCDP gives no pure epsilon: name a delta, such as 1e-6")
+        room = log(1 / budget.delta)
+        return cls((sqrt(room + budget.epsilon) - sqrt(room)) ** 2)
+
+    def __str__(self) -> str:
+        return f"rho {self.rho:.4g}"
+
+
+def _proportions(shares: tuple[float, ...]) -> list[float]:
+    if not shares or not all(isfinite(share) and share > 0 for share in shares):
+        raise SettingError(f"shares must be numbers above zero, got {shares}")
+    whole = sum(shares)
+    return [share / whole for share in shares]

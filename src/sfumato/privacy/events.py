@@ -1,0 +1,121 @@
+"""Events: frozen records of what a mechanism does, all that accounting needs to know of it.
+
+Noise multipliers are noise over sensitivity, the sensitivity being that of the unit's neighbours
+(replaced or added and removed); only a sampled event has to know which of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sfumato.errors import SettingError
+
+
+@dataclass(frozen=True)
+class GaussianEvent:
+    """Gaussian noise; multiplier: standard deviation over L2 sensitivity."""
+
+    noise_multiplier: float
+
+
+@dataclass(frozen=True)
+class LaplaceEvent:
+    """Laplace noise where one coordinate changes; multiplier: scale over its largest change."""
+
+    noise_multiplier: float
+
+
+@dataclass(frozen=True)
+class PureEvent:
+    """Any mechanism that is epsilon-private."""
+
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class ApproximateEvent:
+    """Any mechanism that is (epsilon, delta)-private."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class SampledGaussianEvent:
+    """A sum over units that take part independently with probability ``rate``, plus Gaussian noise.
+
+    Multiplier: standard deviation over the largest norm of one unit's contribution, also where the
+    unit is replaced.
+    """
+
+    noise_multiplier: float
+    rate: float
+    replaces: bool
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The same event several times, each on the result of those before."""
+
+    event: Event
+    times: int
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Events one after the other, each may depend on the results of those before."""
+
+    events: tuple[Event, ...]
+
+
+Event = (
+    GaussianEvent
+    | LaplaceEvent
+    | PureEvent
+    | ApproximateEvent
+    | SampledGaussianEvent
+    | Repeated
+    | Composed
+)
+
+
+def flattened(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
+    """The simple events of a composition, with how often each occurs."""
+    if isinstance(event, Composed):
+        for part in event.events:
+            yield from flattened(part, times)
+    elif isinstance(event, Repeated):
+        yield from flattened(event.event, times * event.times)
+    elif times > 0:
+        yield event, times
+
+
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (GaussianEvent, LaplaceEvent, PureEvent, ApproximateEvent, SampledGaussianEvent)
+}
+
+
+def event_to_json(event: Event) -> Any:
+    """An event as plain lists and dictionaries."""
+    if isinstance(event, Composed):
+        return {"kind": "Composed", "events": [event_to_json(part) for part in event.events]}
+    if isinstance(event, Repeated):
+        return {"kind": "Repeated", "event": event_to_json(event.event), "times": event.times}
+    return {"kind": type(event).__name__, **asdict(event)}
+
+
+def event_from_json(data: Any) -> Event:
+    """The inverse of :func:`event_to_json`."""
+    try:
+        rest = {key: value for key, value in data.items() if key != "kind"}
+        if data["kind"] == "Composed":
+            return Composed(tuple(event_from_json(part) for part in rest["events"]))
+        if data["kind"] == "Repeated":
+            return Repeated(event_from_json(rest["event"]), int(rest["times"]))
+        event: Event = _KINDS[data["kind"]](**rest)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise SettingError(f"not a record of a private event: {data!r}") from error
+    return event

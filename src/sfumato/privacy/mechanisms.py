@@ -1,0 +1,339 @@
+"""Mechanisms: noise of a known law, sized by the bound that comes with what it is added to.
+
+Each is a frozen record with an ``event`` for the accountant and ``release``, which takes a
+:class:`~sfumato.privacy.clip.Clipped` and nothing else. ``noise_multiplier`` is the scale of the
+noise over the sensitivity. Proofs: ``proofs/mechanisms.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import expm1, inf, isfinite, log1p, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.errors import SettingError
+from sfumato.privacy.clip import Clipped
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.events import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    PureEvent,
+    Repeated,
+    SampledGaussianEvent,
+)
+
+Array = NDArray[Any]
+_GRID = -40  # exact samplers work on multiples of 2^-40
+
+
+@dataclass(frozen=True, eq=False)
+class Noisy:
+    """What was released, and the standard deviation of the noise in each number."""
+
+    values: Array
+    deviation: float
+
+
+class Mechanism(Protocol):
+    """What every mechanism is."""
+
+    @property
+    def event(self) -> Event: ...
+
+
+class Releasing(Mechanism, Protocol):
+    """A mechanism that releases numbers by itself, not from inside a compiled kernel."""
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy: ...
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Independent Laplace noise of scale ``noise_multiplier`` times the L1 sensitivity."""
+
+    noise_multiplier: float
+    single: bool = False  # one coordinate changes and no other: tighter in composition
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        if self.single:
+            return LaplaceEvent(self.noise_multiplier)
+        return PureEvent(1 / self.noise_multiplier)
+
+    def deviation(self, bound: float) -> float:
+        return sqrt(2) * self.noise_multiplier * bound
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        if self.single and not clipped.single:
+            raise SettingError("this mechanism is for data of which one coordinate changes")
+        scale = self.noise_multiplier * _finite(clipped.l1, "L1")
+        if entropy.exact:
+            values = _exact("make_laplace", "l1_distance", clipped.values, scale)
+        else:
+            noise = entropy.generator().laplace(0.0, scale, clipped.values.shape)
+            values = clipped.values + noise
+        return Noisy(values, self.deviation(clipped.l1))
+
+
+@dataclass(frozen=True)
+class VectorLaplace:
+    """Noise with density proportional to exp(-|n| / s): uniform direction, Gamma length.
+
+    One vector for all numbers; ``s`` is ``noise_multiplier`` times the L2 sensitivity. OpenDP has no
+    sampler for it: always idealised arithmetic.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        return PureEvent(1 / self.noise_multiplier)
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        scale = self.noise_multiplier * _finite(clipped.l2, "L2")
+        generator, size = entropy.generator(), clipped.values.size
+        direction = generator.standard_normal(clipped.values.shape)
+        length = generator.gamma(size, scale)
+        noise = direction * (length / np.linalg.norm(direction))
+        return Noisy(clipped.values + noise, scale * sqrt(size + 1))
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent Gaussian noise, standard deviation ``noise_multiplier`` times L2 sensitivity."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        return GaussianEvent(self.noise_multiplier)
+
+    def deviation(self, bound: float) -> float:
+        return self.noise_multiplier * bound
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        scale = self.noise_multiplier * _finite(clipped.l2, "L2")
+        if entropy.exact:
+            values = _exact("make_gaussian", "l2_distance", clipped.values, scale)
+        else:
+            values = clipped.values + entropy.generator().normal(0.0, scale, clipped.values.shape)
+        return Noisy(values, scale)
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """Two-sided geometric noise on whole numbers: P(n) proportional to exp(-|n| / scale)."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        return PureEvent(1 / self.noise_multiplier)
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        scale = self.noise_multiplier * _finite(clipped.l1, "L1")
+        whole = _whole(clipped.values)
+        if entropy.exact:
+            values = _exact_whole("make_geometric", "l1_distance", "i64", whole, scale)
+        else:  # the difference of two geometric numbers
+            success = -expm1(-1 / scale)
+            drawn = entropy.generator().geometric(success, (2, *whole.shape))
+            values = whole + drawn[0] - drawn[1]
+        ratio = np.exp(-1 / scale)
+        return Noisy(values, float(np.sqrt(2 * ratio) / (1 - ratio)))
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian:
+    """Gaussian noise on whole numbers (Canonne, Kamath and Steinke 2020)."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        # Per coordinate its privacy loss has the moments of the Gaussian's; see the proof note.
+        return GaussianEvent(self.noise_multiplier)
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        scale = self.noise_multiplier * _finite(clipped.l2, "L2")
+        whole = _whole(clipped.values)
+        if entropy.exact:
+            values = _exact_whole("make_gaussian", "l2_distance", "f64", whole, scale)
+        else:
+            values = whole + _discrete_gaussian(whole.shape, scale, entropy.generator())
+        return Noisy(values, scale)
+
+
+@dataclass(frozen=True)
+class RandomisedResponse:
+    """One of ``categories`` answers: the true one with probability e^eps / (e^eps + k - 1).
+
+    Takes whole numbers from 0 to k - 1, each independently of the others; a value may be replaced.
+    """
+
+    epsilon: float
+    categories: int
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.epsilon) and self.epsilon > 0):
+            raise SettingError(f"epsilon must be a number above zero, got {self.epsilon}")
+        if int(self.categories) != self.categories or self.categories < 2:
+            raise SettingError(f"categories must be a whole number from 2 on, got {self.categories}")
+
+    @property
+    def event(self) -> Event:
+        return PureEvent(self.epsilon)
+
+    @property
+    def truth(self) -> float:
+        """Probability of the true answer, never above what epsilon allows."""
+        odds = np.exp(-self.epsilon) * (self.categories - 1)
+        return float(np.nextafter(1 / (1 + odds), 0))
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        if not clipped.single:
+            raise SettingError("randomised response is for data of which one coordinate changes")
+        whole = _whole(clipped.values)
+        if whole.size and (whole.min() < 0 or whole.max() >= self.categories):
+            raise SettingError(f"answers must be whole numbers from 0 to {self.categories - 1}")
+        if entropy.exact:
+            answer = _exact_response(self.categories, self.truth)
+            values = np.array([answer(int(x)) for x in whole.ravel()], np.int64).reshape(whole.shape)
+        else:
+            generator = entropy.generator()
+            other = generator.integers(0, self.categories - 1, whole.shape)
+            other += other >= whole
+            values = np.where(generator.random(whole.shape) < self.truth, whole, other)
+        return Noisy(values, inf)
+
+
+@dataclass(frozen=True)
+class PoissonGaussian:
+    """Steps of a compiled kernel: in each, every unit takes part independently with ``rate``.
+
+    The kernel sums contributions of norm at most m and adds Gaussian noise of standard deviation
+    ``noise_multiplier`` m to every coordinate that the step may change.
+    """
+
+    noise_multiplier: float
+    rate: float
+    steps: int
+    replaces: bool
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+        if not 0 < self.rate <= 1:
+            raise SettingError(f"a sampling rate lies above 0 and at most at 1, got {self.rate}")
+        if int(self.steps) != self.steps or self.steps < 1:
+            raise SettingError(f"steps must be a whole number from 1 on, got {self.steps}")
+
+    @property
+    def event(self) -> Event:
+        step = SampledGaussianEvent(self.noise_multiplier, self.rate, self.replaces)
+        return Repeated(step, self.steps)
+
+
+@dataclass(frozen=True)
+class PurePass:
+    """A pass of a compiled kernel in which each unit is touched once, at ``epsilon``."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.epsilon) and self.epsilon > 0):
+            raise SettingError(f"epsilon must be a number above zero, got {self.epsilon}")
+
+    @property
+    def event(self) -> Event:
+        return PureEvent(self.epsilon)
+
+
+def _check_multiplier(noise_multiplier: float) -> None:
+    if not (isfinite(noise_multiplier) and noise_multiplier > 0):
+        raise SettingError(f"a noise multiplier must be a number above zero, got {noise_multiplier}")
+
+
+def _finite(bound: float, norm: str) -> float:
+    if not isfinite(bound):
+        raise SettingError(f"this mechanism needs a bound in the {norm} norm, and there is none")
+    return bound
+
+
+def _whole(values: Array) -> Array:
+    if values.dtype.kind not in "iu":
+        raise SettingError(f"this mechanism is for whole numbers, got {values.dtype}")
+    return values.astype(np.int64)
+
+
+def _opendp() -> Any:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    return dp
+
+
+def _exact(maker: str, metric: str, values: Array, scale: float) -> Array:
+    """Noise on multiples of 2^-40 by OpenDP; without it floating-point noise shows low bits."""
+    dp = _opendp()
+    if values.size == 0:
+        return values.astype(np.float64)
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=values.size)
+    measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=float), scale=scale, k=_GRID)
+    noisy = measure(values.astype(np.float64).ravel().tolist())
+    return np.array(noisy).reshape(values.shape)
+
+
+def _exact_whole(maker: str, metric: str, distance: str, values: Array, scale: float) -> Array:
+    dp = _opendp()
+    if values.size == 0:
+        return values
+    domain = dp.vector_domain(dp.atom_domain(T="i64"), size=values.size)
+    measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=distance), scale=scale)
+    return np.array(measure(values.ravel().tolist()), np.int64).reshape(values.shape)
+
+
+def _exact_response(categories: int, truth: float) -> Callable[[int], int]:
+    dp = _opendp()
+    answer: Callable[[int], int] = dp.m.make_randomized_response(
+        list(range(categories)), prob=truth, T="i32"
+    )
+    return answer
+
+
+def _discrete_gaussian(shape: tuple[int, ...], scale: float, generator: np.random.Generator) -> Array:
+    """Rejection from two-sided geometric noise, as Canonne, Kamath and Steinke do."""
+    out = np.empty(int(np.prod(shape)), np.int64)
+    missing, t = np.arange(out.size), int(scale) + 1
+    while missing.size:
+        drawn = generator.geometric(-expm1(-1 / t), (2, missing.size))
+        candidate = drawn[0] - drawn[1]
+        log_accept = -((np.abs(candidate) - scale**2 / t) ** 2) / (2 * scale**2)
+        kept = np.log(generator.random(missing.size)) < log_accept
+        out[missing[kept]] = candidate[kept]
+        missing = missing[~kept]
+    return out.reshape(shape)
+
+
+def log_odds(truth: float, categories: int) -> float:
+    """Epsilon of a randomised response that tells the truth with the given probability."""
+    return float(np.log(truth) - log1p(-truth) + np.log(categories - 1))

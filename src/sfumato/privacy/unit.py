@@ -1,0 +1,177 @@
+"""What is protected: the unit of privacy, and what the caller declares to be public.
+
+Two data sets are *neighbours* if they differ in one unit. The unit is a type, so that a guarantee
+cannot be given without saying what it is about:
+
+==========================  ======================================  =================  =============
+unit                        neighbours differ in                    relation           positions
+==========================  ======================================  =================  =============
+``Value()``                 one observed value, within the bounds   replaced           public
+``UnitValues("user", N)``   up to N values of one user              replaced           public
+``Entry()``                 one entry                               added or removed   hidden
+``Unit("user")``            all entries of one user                 added or removed   hidden
+==========================  ======================================  =================  =============
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from sfumato.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Value:
+    """One observed value, replaced by any other within the public bounds; positions are public."""
+
+    hides_presence: ClassVar[bool] = False
+    replaces: ClassVar[bool] = True
+    mode: ClassVar[str | None] = None
+
+    def __str__(self) -> str:
+        return "one observed value"
+
+    @property
+    def neighbours(self) -> str:
+        return "the value of one entry is replaced by any other within the bounds"
+
+    @property
+    def key(self) -> str:
+        return "value"
+
+
+@dataclass(frozen=True)
+class UnitValues:
+    """Up to ``max_entries`` values of one level of a mode, replaced; positions are public."""
+
+    mode: str
+    max_entries: int
+
+    hides_presence: ClassVar[bool] = False
+    replaces: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_cap(self.max_entries)
+
+    def __str__(self) -> str:
+        return f"up to {self.max_entries:,} values of one {self.mode}"
+
+    @property
+    def neighbours(self) -> str:
+        return (
+            f"up to {self.max_entries:,} values of the entries of one {self.mode} are replaced by "
+            "any others within the bounds"
+        )
+
+    @property
+    def key(self) -> str:
+        return f"values:{self.mode}:{self.max_entries}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry, added or removed: its value and whether it is there at all."""
+
+    hides_presence: ClassVar[bool] = True
+    replaces: ClassVar[bool] = False
+    mode: ClassVar[str | None] = None
+
+    def __str__(self) -> str:
+        return "one entry, its presence included"
+
+    @property
+    def neighbours(self) -> str:
+        return "one entry is added or removed"
+
+    @property
+    def key(self) -> str:
+        return "entry"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """All entries of one level of a mode, added or removed.
+
+    ``max_entries`` caps how many entries of a level are used, by a random choice at the data; only
+    for methods that need a cap.
+    """
+
+    mode: str
+    max_entries: int | None = None
+
+    hides_presence: ClassVar[bool] = True
+    replaces: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.max_entries is not None:
+            _check_cap(self.max_entries)
+
+    def __str__(self) -> str:
+        return f"all entries of one {self.mode}, their presence included"
+
+    @property
+    def neighbours(self) -> str:
+        return f"all entries of one {self.mode} are added or removed"
+
+    @property
+    def key(self) -> str:
+        return f"unit:{self.mode}"
+
+
+PrivacyUnit = Value | UnitValues | Entry | Unit
+
+
+def parse_unit(
+    unit: str | PrivacyUnit, mode_names: Sequence[str], max_entries: int | None = None
+) -> PrivacyUnit:
+    """A unit from its name: ``value``, ``entry``, ``values:MODE``, or the name of a mode."""
+    if not isinstance(unit, str):
+        parsed = unit
+    elif unit == "value":
+        parsed = Value()
+    elif unit == "entry":
+        parsed = Entry()
+    elif unit.startswith("values:"):
+        if max_entries is None:
+            raise SettingError(f"{unit} needs a cap: say how many values a level has (max_entries)")
+        parsed = UnitValues(unit.removeprefix("values:"), max_entries)
+    else:
+        parsed = Unit(unit, max_entries)
+    if max_entries is not None and isinstance(parsed, Value | Entry):
+        raise SettingError(f"a cap on entries has no meaning for the unit {parsed.key!r}")
+    if parsed.mode is not None and parsed.mode not in mode_names:
+        raise SettingError(
+            f"the unit {parsed.mode!r} is not a mode; it is 'value', 'entry', or one of "
+            f"{', '.join(mode_names)} (or values: and one of these)"
+        )
+    return parsed
+
+
+@dataclass(frozen=True)
+class Public:
+    """What the caller declares to be known to everyone, where presence is protected.
+
+    Parameters
+    ----------
+    entries : about how many entries there are. Where it is missing, a noisy count is charged.
+    labels : by mode name the labels that may occur; or True: the labels in the data are public.
+        Entries with other labels are left out.
+    spread : about how far values lie from their mean (a standard deviation); sharpens settings.
+    """
+
+    entries: int | None = None
+    labels: Mapping[str, Sequence[Any]] | bool = field(default=False)
+    spread: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.entries is not None and (int(self.entries) != self.entries or self.entries < 1):
+            raise SettingError(f"public entries must be a whole number from 1 on, got {self.entries}")
+        if self.spread is not None and not 0 < self.spread < float("inf"):
+            raise SettingError(f"a public spread must be a number above zero, got {self.spread}")
+
+
+def _check_cap(max_entries: int) -> None:
+    if isinstance(max_entries, bool) or int(max_entries) != max_entries or max_entries < 1:
+        raise SettingError(f"max_entries must be a whole number from 1 on, got {max_entries}")
