@@ -22,12 +22,18 @@ if TYPE_CHECKING:
         DataError,
         ModelFileError,
         NotFittedError,
+        ReleaseError,
         SettingError,
         SfumatoError,
         UnknownLabelError,
     )
     from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
     from sfumato.models.multilinear import CPModel, TuckerModel
+    from sfumato.privacy.budget import ZCDP, Budget
+    from sfumato.privacy.guarantee import Guarantee
+    from sfumato.privacy.ledger import BudgetError, Ledger
+    from sfumato.privacy.settings import Privacy
+    from sfumato.privacy.unit import Entry, Public, Unit, UnitValues, Value
     from sfumato.solvers import ALS, SGD, MinibatchSGD, SequentialSGD
 
 __version__ = "0.1.0"
@@ -36,13 +42,22 @@ __all__ = [
     "ALS",
     "CP",
     "SGD",
+    "ZCDP",
     "Biases",
+    "Budget",
+    "BudgetError",
     "CPModel",
     "DataError",
+    "Entry",
+    "Guarantee",
+    "Ledger",
     "MinibatchSGD",
     "Mode",
     "ModelFileError",
     "NotFittedError",
+    "Privacy",
+    "Public",
+    "ReleaseError",
     "SequentialSGD",
     "SettingError",
     "SfumatoError",
@@ -50,7 +65,10 @@ __all__ = [
     "TensorEstimator",
     "Tucker",
     "TuckerModel",
+    "Unit",
+    "UnitValues",
     "UnknownLabelError",
+    "Value",
     "cross_validate",
     "datasets",
     "load",
@@ -73,12 +91,18 @@ _HOMES = {
         "DataError",
         "ModelFileError",
         "NotFittedError",
+        "ReleaseError",
         "SettingError",
         "SfumatoError",
         "UnknownLabelError",
     ),
     "sfumato.estimators": ("CP", "Biases", "TensorEstimator", "Tucker", "cross_validate", "load"),
     "sfumato.models.multilinear": ("CPModel", "TuckerModel"),
+    "sfumato.privacy.budget": ("ZCDP", "Budget"),
+    "sfumato.privacy.guarantee": ("Guarantee",),
+    "sfumato.privacy.ledger": ("BudgetError", "Ledger"),
+    "sfumato.privacy.settings": ("Privacy",),
+    "sfumato.privacy.unit": ("Entry", "Public", "Unit", "UnitValues", "Value"),
     "sfumato.solvers": ("ALS", "SGD", "MinibatchSGD", "SequentialSGD"),
 }
 

@@ -1,4 +1,4 @@
-"""The command line: complete, predict, describe, demo.
+"""The command line: complete, predict, explain, describe, demo.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sfumato import __version__
+from sfumato import cli_privacy as private
 from sfumato.errors import SettingError, SfumatoError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from sfumato.data.tensor import Mode, SparseTensor
     from sfumato.estimators import TensorEstimator
+    from sfumato.privacy.settings import Privacy
     from sfumato.report import Result
 
 DEFAULT_RANK, DEFAULT_TUCKER_RANK = 8, 4
@@ -33,7 +35,7 @@ INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 
 # -- how the command line is read, and how it ends ------------------------------------------------
 
-_TAKE_SEVERAL = ("--modes", "--ranks", "--bin")
+_TAKE_SEVERAL = ("--modes", "--ranks", "--bin", "--public-labels")
 
 
 def repeat_flags(args: Sequence[str]) -> list[str]:
@@ -233,6 +235,7 @@ class _Order:
     duplicates: Duplicates
     seed: int
     threads: int | None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         if self.ranks and self.rank is not None:
@@ -258,7 +261,9 @@ class _Order:
         if rounds is not None:
             solver = replace(solver, **{"sweeps" if hasattr(solver, "sweeps") else "passes": rounds})
         settings: dict[str, Any] = {
-            "solver": solver,
+            "solver": solver if self.privacy is None else "als",
+            "privacy": self.privacy,
+            "unseen": "error" if self.privacy is None else "bias",  # labels may be left out
             "duplicates": self.duplicates.value,
             "seed": self.seed,
             "threads": self.threads,
@@ -271,7 +276,8 @@ class _Order:
     def name_for(self, shape: Sequence[int]) -> str:
         ranks = self.ranks_for(shape)
         text = f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
-        return f"{'CP' if self.model == ModelName.cp else 'Tucker'}, {text}, {self.solver.value}"
+        how = self.solver.value if self.privacy is None else f"method {self.privacy.method}"
+        return f"{'CP' if self.model == ModelName.cp else 'Tucker'}, {text}, {how}"
 
 
 @app.command(
@@ -308,6 +314,22 @@ def complete(
     ] = Duplicates.error,
     seed: Annotated[int, typer.Option(help="Of the random start and the held-out entries.")] = 0,
     threads: Annotated[int | None, typer.Option(help="By default all cores.")] = None,
+    epsilon: private.Epsilon = None,
+    delta: private.Delta = None,
+    unit: private.UnitName = None,
+    max_entries: private.MaxEntries = None,
+    method: private.Method = private.MethodName.auto,
+    analysis: private.AnalysisName = private.Analysis.proven,
+    noise: private.NoiseLaw = "auto",
+    local: private.Local = "auto",
+    public_entries: private.PublicEntries = None,
+    public_labels: private.PublicLabels = None,
+    labels_are_public: private.LabelsArePublic = False,
+    public_spread: private.PublicSpread = None,
+    ledger: private.LedgerFile = None,
+    ledger_limit: private.LedgerLimit = None,
+    noise_seed: private.NoiseSeed = None,
+    force: private.Force = False,
     factors: Annotated[
         FactorFormat | None, typer.Option(help="Also write the factors, to the folder OUT-factors.")
     ] = None,
@@ -316,30 +338,57 @@ def complete(
 ) -> None:
     """Fit a model to the entries of FILE and save it, to predict any cell.
 
-    With --test, errors are measured at held-out entries first; the model that is saved is then
-    fitted to all entries.
+    Without --epsilon the result is not private. With it, the folder holds `release`, which is safe to
+    hand out and says what it promises, and, where rows stay with their owners, `owner`, which is not.
+
+    With --test, errors are measured at held-out entries. Without privacy, the model that is saved is
+    then fitted to all entries; a private one stays as it is, for a second fit would cost again. The
+    errors are for you alone: no guarantee covers them.
     """
     from sfumato.data import prepare
     from sfumato.demo import NOT_PRIVATE
     from sfumato.store import check_destination
 
-    order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads)
+    wanted = private.PrivacyOrder(
+        epsilon,
+        delta,
+        unit,
+        max_entries,
+        method,
+        analysis,
+        noise,
+        local,
+        public_entries,
+        public_labels,
+        labels_are_public,
+        public_spread,
+        ledger,
+        ledger_limit,
+        noise_seed,
+        force,
+    )
+    privacy = wanted.settings(bounds)
+    order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy)
     check_destination(out)
     tensor = _read(file, modes, value, bounds, bin, variable)
-    # Merged before the entries are divided, or one cell could lie on both sides.
-    prepare.check_values(tensor)
-    tensor = prepare.merge_duplicates(tensor, duplicates.value)
     notes = _console(stderr=True)
     notes.quiet = quiet
     if quiet:
         logging.getLogger("sfumato").setLevel(logging.ERROR)
-    estimator, results = _fit(order, tensor, test, notes)
-    written = _save(estimator, out, factors)
+    if privacy is None:
+        # Merged before the entries are divided, or one cell could lie on both sides.
+        prepare.check_values(tensor)
+        tensor = prepare.merge_duplicates(tensor, duplicates.value)
+        estimator, results = _fit(order, tensor, test, notes)
+    else:
+        estimator, results = _fit_privately(order, tensor, test, notes)
+    written = _save(estimator, out, factors, force)
     if as_json:
         typer.echo(json.dumps(_complete_json(file, order, tensor, test, estimator, results, written)))
     else:
         _print_completed(tensor, estimator, results, written)
-    typer.echo(NOT_PRIVATE, err=True)
+    if privacy is None:
+        typer.echo(NOT_PRIVATE, err=True)
 
 
 def _fit(
@@ -351,11 +400,7 @@ def _fit(
 
     parts = None if test is None else tensor.split(test, seed=order.seed)
     name = order.name_for(tensor.shape)
-    if order.rank is None and not order.ranks:
-        notes.print(f"{name}: chosen for this shape, as no rank is given")
-    for mode in tensor.modes:
-        if mode.bin is None and _are_dates(mode):
-            notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
+    _say_what_was_chosen(order, tensor, notes)
     probe = order.estimator(tensor.shape, rounds=1, progress=None)
     report.warm_up([Biases(), probe], tensor)
     results = []
@@ -368,21 +413,60 @@ def _fit(
         return estimator.fit(tensor), results
 
 
+def _fit_privately(
+    order: _Order, tensor: SparseTensor, test: float | None, notes: Console
+) -> tuple[TensorEstimator, list[Result]]:
+    """One private fit, to all entries or to those not held out."""
+    from sfumato import report
+    from sfumato.data import prepare
+    from sfumato.estimators import Biases
+
+    name = f"{order.name_for(tensor.shape)}, private"
+    _say_what_was_chosen(order, tensor, notes)
+    with report.FitProgress(notes) as progress:
+        estimator = order.estimator(tensor.shape, rounds=None, progress=progress)
+        if test is None:
+            progress.begin(name)
+            return estimator.fit(tensor), []
+        whole = prepare.clip(tensor, tensor.bounds or (0, 1))
+        rivals = {
+            "bias predictor, not private": Biases(duplicates="mean", progress=progress),
+            name: estimator,
+        }
+        parts = prepare.split_by_label(whole, test, seed=order.seed)
+        return estimator, report.compare(rivals, *parts, announce=progress.begin)
+
+
+def _say_what_was_chosen(order: _Order, tensor: SparseTensor, notes: Console) -> None:
+    if order.rank is None and not order.ranks:
+        notes.print(f"{order.name_for(tensor.shape)}: chosen for this shape, as no rank is given")
+    for mode in tensor.modes:
+        if mode.bin is None and _are_dates(mode):
+            notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
+
+
 def _are_dates(mode: Mode) -> bool:
     """Whether all labels begin as ISO dates do."""
     labels = [] if mode.labels is None else mode.labels.tolist()
     return bool(labels) and all(re.match(r"\d{4}-\d\d-\d\d", str(label)) for label in labels)
 
 
-def _save(estimator: TensorEstimator, out: Path, factors: FactorFormat | None) -> list[Path]:
+def _save(
+    estimator: TensorEstimator, out: Path, factors: FactorFormat | None, force: bool
+) -> list[Path]:
     """Write the model, and the factors where asked for; what was written, the model first."""
     from sfumato.data.write import write_factors
 
-    written = [estimator.save(out)]
+    written = [estimator.save(out, force=force)]
     if factors is not None:
         model, folder = estimator.model_, out.with_name(f"{out.absolute().name}-factors")
+        shared = [m for m in range(model.order) if m != estimator.local_]
         written += write_factors(
-            folder, model.factors, estimator.modes_, factors.value, model.mode_biases
+            folder,
+            [model.factors[m] for m in shared],
+            [estimator.modes_[m] for m in shared],
+            factors.value,
+            [model.mode_biases[m] for m in shared],
         )
     return written
 
@@ -396,7 +480,8 @@ def _complete_json(
     results: list[Result],
     written: list[Path],
 ) -> dict[str, Any]:
-    return {
+    guarantee = estimator.guarantee_
+    described = {
         "file": str(file),
         "modes": {mode.name: mode.size for mode in tensor.modes},
         "entries": tensor.n_entries,
@@ -404,15 +489,19 @@ def _complete_json(
         "bounds": tensor.bounds,
         "model": order.model.value,
         "ranks": list(estimator.model_.ranks),
-        "solver": order.solver.value,
         "seed": order.seed,
         "test": test,
         "held_out": [asdict(result) for result in results],
-        "training_rmse": estimator.rmse(tensor),
         "fit_seconds": estimator.fit_seconds_,
-        "private": False,
+        "private": guarantee is not None,
         "written": [str(path) for path in written],
     }
+    if guarantee is None:
+        return {**described, "solver": order.solver.value, "training_rmse": estimator.rmse(tensor)}
+    return {**described, "guarantee": guarantee.to_json(), "not_covered": _NOT_COVERED}
+
+
+_NOT_COVERED = "this output is for the holder of the data: the guarantee covers the release folder alone"
 
 
 def _print_completed(
@@ -427,10 +516,15 @@ def _print_completed(
         console.print()
         console.print(results_table(results))
         console.print()
-    console.print(
-        f"fitted to all {tensor.n_entries:,} entries in {estimator.fit_seconds_:.2f} s, "
-        f"training RMSE {estimator.rmse(tensor):.4f}"
-    )
+    if estimator.guarantee_ is None:
+        console.print(
+            f"fitted to all {tensor.n_entries:,} entries in {estimator.fit_seconds_:.2f} s, "
+            f"training RMSE {estimator.rmse(tensor):.4f}"
+        )
+    else:
+        console.print(f"fitted in {estimator.fit_seconds_:.2f} s; {_NOT_COVERED}\n")
+        console.print(str(estimator.guarantee_))
+        console.print()
     console.print(f"wrote {', '.join(map(str, written))}")
 
 
@@ -475,6 +569,29 @@ def predict(
         pacsv.write_csv(table, sys.stdout.buffer)
     else:
         write_table(table, out)
+
+
+# -- explain --------------------------------------------------------------------------------------
+
+
+@app.command(
+    cls=_Command,
+    short_help="Say what a model's privacy is.",
+    epilog=_example("sfumato explain model"),
+)
+def explain(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a model.")],
+    as_json: Json = False,
+) -> None:
+    """Print the guarantee of a model: what it protects, from whom, and on which grounds."""
+    from sfumato.demo import NOT_PRIVATE
+    from sfumato.store import load_model
+
+    guarantee = load_model(folder).guarantee
+    if as_json:
+        typer.echo(json.dumps(None if guarantee is None else guarantee.to_json()))
+    else:
+        typer.echo(NOT_PRIVATE if guarantee is None else str(guarantee))
 
 
 # -- describe and demo ----------------------------------------------------------------------------

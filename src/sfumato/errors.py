@@ -27,3 +27,7 @@ class ModelFileError(SfumatoError, OSError):
 
 class NotFittedError(SfumatoError, ValueError, AttributeError):
     """A model is used before it is fitted."""
+
+
+class ReleaseError(SfumatoError):
+    """A release of something that no guarantee covers, or only with reservations."""

@@ -22,13 +22,20 @@ from sfumato.data.labels import bin_times
 from sfumato.data.layout import Site
 from sfumato.data.read import labels_of, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
-from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError
+from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
+from sfumato.fit.admit import admit
+from sfumato.fit.methods import local_mode, make_plan, open_ledger
 from sfumato.fit.plan import Plan, Progress, carry_out
+from sfumato.fit.private import PrivatePlan, carry_out_private
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.parallel import available_threads
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.settings import Privacy
+from sfumato.privacy.unit import parse_unit
 from sfumato.solvers import SOLVERS, Backfitting
 from sfumato.solvers.base import Info, PublicShape, Solver
-from sfumato.store import StoredModel, load_model, save_model
+from sfumato.store import StoredModel, load_model, save_model, save_private, save_release
 
 Array = NDArray[Any]
 _UNSEEN = ("error", "bias")
@@ -44,6 +51,7 @@ class TensorEstimator(ABC):
     dtype: DTypeLike | None
     threads: int | None
     progress: Progress | None
+    privacy: Privacy | None
 
     # -- parameters, as scikit-learn's clone and search expect them -------------------------------
 
@@ -97,48 +105,108 @@ class TensorEstimator(ABC):
     def _solver(self) -> Solver[Any]:
         """The solver to use."""
 
-    def plan(self, modes: Sequence[Mode], dtype: DTypeLike = np.float64) -> Plan:
-        """What ``fit`` will do to a tensor with these modes; needs no data."""
+    def plan(
+        self,
+        modes: Sequence[Mode],
+        dtype: DTypeLike = np.float64,
+        *,
+        bounds: tuple[float, float] | None = None,
+        entries: int | None = None,
+    ) -> Plan | PrivatePlan:
+        """What ``fit`` will do to a tensor with these modes; needs no data.
+
+        A private plan needs the values' public bounds, and where positions are public the number of
+        entries.
+        """
+        shape = self._shape(modes, dtype)
+        if self.privacy is not None:
+            return self._private_plan(shape, self.privacy, bounds, entries)
+        solver = self._solver()
+        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+
+    def _shape(self, modes: Sequence[Mode], dtype: DTypeLike) -> PublicShape:
         if self.unseen not in _UNSEEN:
             raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {self.unseen!r}")
         if self.threads is not None and self.threads < 1:
             raise SettingError(f"threads must be 1 or more, or None for all cores, got {self.threads}")
-        threads = self.threads or available_threads()
         shape = PublicShape(
             tuple(modes),
             self._make_model,
             np.dtype(self.dtype or dtype),
             getattr(self, "mean", True),
             getattr(self, "biases", True),
-            threads,
+            self.threads or available_threads(),
         )
         if shape.dtype not in (np.float32, np.float64):
             raise SettingError(f"dtype must be float32 or float64, got {shape.dtype}")
         check_ranks(shape.sizes, self._ranks(len(modes)), [mode.name for mode in modes])
-        solver = self._solver()
-        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+        return shape
+
+    def _private_plan(
+        self,
+        shape: PublicShape,
+        privacy: Privacy,
+        bounds: tuple[float, float] | None,
+        entries: int | None,
+    ) -> PrivatePlan:
+        if self.starts != 1:
+            raise SettingError("a private fit has one start: to choose among several looks at the data")
+        if getattr(self, "solver", "als") != "als":
+            raise SettingError("a private fit is made by its privacy's method: leave the solver out")
+        return make_plan(shape, privacy, self._private_method(privacy), bounds, entries, self.seed)
+
+    def _private_method(self, privacy: Privacy) -> Any:
+        """The private method to use, by name or as a solver."""
+        return privacy.method
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
         tensor = X if isinstance(X, SparseTensor) else _tensor_from_table(X, y)
         prepare.check_modes(tensor)
+        begin = time.perf_counter()
+        if self.privacy is None:
+            self._fit_openly(tensor)
+        else:
+            self._fit_privately(tensor, self.privacy)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def _fit_openly(self, tensor: SparseTensor) -> None:
         plan = self.plan(tensor.modes, tensor.values.dtype)
+        assert isinstance(plan, Plan)
         prepare.check_values(tensor)
         merged = prepare.merge_duplicates(tensor, self.duplicates)
         if merged is not tensor:
             prepare.check_values(merged)  # a sum may be out of bounds
-        tensor = merged
-        if tensor.values.dtype != plan.shape.dtype:
-            tensor = tensor.astype(plan.shape.dtype)
-        begin = time.perf_counter()
-        result = carry_out(plan, Site(tensor, plan.shape.threads), self.progress)
-        self.fit_seconds_ = time.perf_counter() - begin
-        self.model_ = result.model
-        self.history_ = result.history
+        site = Site(_cast(merged, plan.shape.dtype), plan.shape.threads)
+        result = carry_out(plan, site, self.progress)
+        self._keep(result.model, result.history, site.tensor)
+        self.guarantee_: Guarantee | None = None
+        self.local_: int | None = None
+
+    def _fit_privately(self, tensor: SparseTensor, privacy: Privacy) -> None:
+        unit = parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
+        local = local_mode(privacy, unit, tensor.modes)
+        if not unit.hides_presence:  # elsewhere entries at one cell are entries of their own
+            tensor = prepare.merge_duplicates(tensor, self.duplicates)
+        entropy = Entropy(privacy.seed)
+        tensor = admit(tensor, unit, privacy.public, local, entropy.public_seed())
+        entries = None if unit.hides_presence else tensor.n_entries
+        plan = self.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
+        assert isinstance(plan, PrivatePlan)
+        site = Site(_cast(tensor, plan.shape.dtype), plan.shape.threads)
+        ledger = open_ledger(privacy, unit, plan)
+        result = carry_out_private(plan, site, ledger, entropy, self.progress)
+        self._keep(result.model, result.history, site.tensor)
+        self.guarantee_ = plan.guarantee(ledger, seeded=not entropy.exact)
+        self.local_ = plan.shape.local
+
+    def _keep(self, model: Multilinear, history: tuple[Info, ...], tensor: SparseTensor) -> None:
+        self.model_ = model
+        self.history_ = history
         self.modes_ = tensor.modes
         self.bounds_ = tensor.bounds
-        self.n_entries_ = tensor.n_entries
-        return self
+        self.n_entries_: int | None = tensor.n_entries
 
     # -- predicting -------------------------------------------------------------------------------
 
@@ -186,11 +254,16 @@ class TensorEstimator(ABC):
             X = _binned(X, self.modes_)
         else:
             X = labels_of(_as_table(X, self.modes_), self.modes_)
-        return (find_levels if fallback == "bias" else locate)(self.modes_, X)
+        if fallback == "error":
+            # Of rows that stay with their owners a release knows nobody: that is no error.
+            kept = {mode.name for mode in self.modes_ if not mode.size}
+            known = [mode for mode in self.modes_ if mode.size]
+            locate(known, {name: labels for name, labels in X.items() if name not in kept})
+        return find_levels(self.modes_, X)
 
     def _bias_prediction(self, coordinates: NDArray[np.int32]) -> Array:
         biases = [
-            np.where(levels >= 0, bias[levels], 0)
+            np.where(levels >= 0, bias[levels], 0) if bias.size else np.zeros(levels.shape)
             for bias, levels in zip(self.model_.mode_biases, coordinates, strict=True)
         ]
         total: Array = self.model_.mean + np.sum(biases, axis=0)
@@ -224,22 +297,67 @@ class TensorEstimator(ABC):
 
     # -- keeping ----------------------------------------------------------------------------------
 
-    def save(self, folder: str | PathLike[str]) -> Path:
-        """Write the fitted model to a folder; see :func:`sfumato.load`."""
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write the fitted model to a folder; see :func:`sfumato.load`.
+
+        Of a private fit that is its release in the folder's ``release``, and in ``owner`` the rows
+        that stay with their owners; ``force`` is that of :meth:`release`.
+        """
         model = self._fitted()
-        settings = {
-            name: value
-            for name, value in self.get_params().items()
-            if name not in ("progress", "dtype", "solver")
-        }
+        if self.guarantee_ is not None:
+            self._check_releasable(force)
+            return save_private(self._stored(model, {}), folder)
         notes = {
             "solver": _solver_to_json(self._solver()),
             "entries": self.n_entries_,
             "fit_seconds": self.fit_seconds_,
             "history": [asdict(info) for info in self.history_],
         }
-        kind = type(self).__name__
-        return save_model(StoredModel(kind, model, self.modes_, self.bounds_, settings, notes), folder)
+        return save_model(self._stored(model, notes), folder)
+
+    def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what the guarantee covers, and nothing else.
+
+        A model without a guarantee is refused. One whose guarantee is only claimed, or whose noise
+        came from a seed, is refused unless ``force`` says that this is meant; it is marked so.
+        """
+        model = self._fitted()
+        if self.guarantee_ is None:
+            raise ReleaseError("this model is not private: fit it with privacy=... to release it")
+        self._check_releasable(force)
+        return save_release(self._stored(model, {}), folder)
+
+    def _check_releasable(self, force: bool) -> None:
+        guarantee = self.guarantee_
+        assert guarantee is not None
+        if force or guarantee.releasable:
+            return
+        if not guarantee.proven:
+            raise ReleaseError(
+                f"this guarantee is claimed by a paper and not proven ({guarantee.proof}): release a "
+                'fit with analysis="proven", or force it; it is then marked as claimed'
+            )
+        raise ReleaseError(
+            "the noise of this fit came from a seed, and whoever knows it can take the noise off "
+            "again: fit with seed=None, or force the release; it is then marked as seeded"
+        )
+
+    def _stored(self, model: Multilinear, notes: dict[str, Any]) -> StoredModel:
+        settings = {
+            name: value
+            for name, value in self.get_params().items()
+            if name not in ("progress", "dtype", "solver", "privacy")
+        }
+        return StoredModel(
+            type(self).__name__,
+            model,
+            self.modes_,
+            self.bounds_,
+            settings,
+            notes,
+            self.guarantee_,
+            self.local_,
+        )
 
 
 class CP(TensorEstimator):
@@ -258,6 +376,7 @@ class CP(TensorEstimator):
     dtype : float32 or float64; by default that of the values.
     threads : by default all cores. ALS gives the same result for any number, SGD for a given one.
     progress : called as ``progress(round, rounds, info)`` while fitting.
+    privacy : a :class:`Privacy`: budget, unit and method of a private fit; None fits without privacy.
     """
 
     def __init__(
@@ -274,6 +393,7 @@ class CP(TensorEstimator):
         dtype: DTypeLike | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         self.rank = rank
         self.solver = solver
@@ -286,6 +406,7 @@ class CP(TensorEstimator):
         self.dtype = dtype
         self.threads = threads
         self.progress = progress
+        self.privacy = privacy
 
     def _ranks(self, order: int) -> Sequence[int]:
         return [self.rank] * order
@@ -321,6 +442,7 @@ class Tucker(TensorEstimator):
         dtype: DTypeLike | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         self.ranks = ranks
         self.solver = solver
@@ -333,6 +455,7 @@ class Tucker(TensorEstimator):
         self.dtype = dtype
         self.threads = threads
         self.progress = progress
+        self.privacy = privacy
 
     def _ranks(self, order: int) -> Sequence[int]:
         ranks: Any = self.ranks
@@ -362,6 +485,7 @@ class Biases(TensorEstimator):
         dtype: DTypeLike | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         self.ridge = ridge
         self.sweeps = sweeps
@@ -370,6 +494,7 @@ class Biases(TensorEstimator):
         self.dtype = dtype
         self.threads = threads
         self.progress = progress
+        self.privacy = privacy
 
     starts = 1
     seed = 0
@@ -383,6 +508,11 @@ class Biases(TensorEstimator):
     def _solver(self) -> Solver[Any]:
         return Backfitting(sweeps=self.sweeps, ridge=self.ridge)
 
+    def _private_method(self, privacy: Privacy) -> Any:
+        if privacy.method not in ("auto", "bias", "constant"):
+            raise SettingError(f"a bias predictor has no private method {privacy.method!r}")
+        return "constant" if self.sweeps == 0 else "bias"
+
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
 
@@ -390,14 +520,17 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
 def load(folder: str | PathLike[str]) -> TensorEstimator:
     """A fitted estimator from a folder that :meth:`TensorEstimator.save` wrote."""
     stored = load_model(folder)
-    notes = stored.notes
+    private = stored.guarantee is not None
+    # A release says nothing of how it came about.
+    notes = {"entries": None, "fit_seconds": 0.0, "history": ()} if private else stored.notes
     try:
         estimator: TensorEstimator = _KINDS[stored.kind](**stored.settings)
-        if hasattr(estimator, "solver"):
+        if hasattr(estimator, "solver") and not private:
             estimator.solver = _solver_from_json(notes["solver"])
         estimator.model_ = stored.model
         estimator.modes_ = stored.modes
         estimator.bounds_ = stored.bounds
+        estimator.guarantee_, estimator.local_ = stored.guarantee, stored.local
         estimator.n_entries_ = notes["entries"]
         estimator.fit_seconds_ = notes["fit_seconds"]
         estimator.history_ = tuple(Info(**info) for info in notes["history"])
@@ -413,6 +546,10 @@ def cross_validate(
     from sklearn.base import clone
 
     return [clone(estimator).fit(train).rmse(test) for train, test in tensor.folds(folds, seed=seed)]
+
+
+def _cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:
+    return tensor if tensor.values.dtype == dtype else tensor.astype(dtype)
 
 
 def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:

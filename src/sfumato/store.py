@@ -2,6 +2,10 @@
 
 A model folder holds ``model.safetensors`` (rows, biases, core) and ``model.json`` (kind, settings,
 modes with their labels, versions, and the checksum of the first file).
+
+A private fit is kept in two folders. ``release`` is such a model folder, without the rows and labels
+of a mode whose rows stay with their owners, and with the guarantee in words and as JSON; it is safe
+to hand out. ``owner`` holds those rows and labels, and is not.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,9 +30,13 @@ from safetensors.numpy import save as save_tensors
 from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError, SfumatoError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.privacy.guarantee import Guarantee
 
 FORMAT = 1
 _JSON, _TENSORS = "model.json", "model.safetensors"
+RELEASE, OWNER = "release", "owner"
+_GUARANTEE_JSON, _GUARANTEE_TEXT = "guarantee.json", "guarantee.txt"
+_NOT_FOR_RELEASE = "NOT-FOR-RELEASE.txt"
 
 
 @dataclass(frozen=True)
@@ -41,50 +49,129 @@ class StoredModel:
     bounds: tuple[float, float] | None
     settings: dict[str, Any]
     notes: dict[str, Any] = field(default_factory=dict)
+    guarantee: Guarantee | None = None
+    local: int | None = None  # mode whose rows are not part of a release
 
 
 def save_model(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write a model folder, replacing an older model there; nothing is left if writing fails."""
-    model = stored.model
-    tensors = {f"factor_{m}": np.ascontiguousarray(f) for m, f in enumerate(model.factors)}
-    tensors |= {f"bias_{m}": np.ascontiguousarray(b) for m, b in enumerate(model.mode_biases)}
-    if isinstance(model, TuckerModel):
-        tensors["core"] = np.ascontiguousarray(model.core)
-    data = save_tensors(tensors)
-    description = {
-        "format": FORMAT,
-        "kind": stored.kind,
-        "structure": "tucker" if isinstance(model, TuckerModel) else "cp",
-        "mean": model.mean,
-        "bounds": stored.bounds,
-        "modes": [_mode_to_json(mode) for mode in stored.modes],
-        "settings": stored.settings,
-        "notes": stored.notes,
-        "versions": {name: version(name) for name in ("sfumato", "numpy", "numba", "safetensors")},
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
-    text = json.dumps(description, indent=1, ensure_ascii=False, default=_plain)
     with replacing_folder(Path(folder)) as new:
-        (new / _TENSORS).write_bytes(data)
-        (new / _JSON).write_text(text, encoding="utf-8")
+        _write_model(stored, new)
     return Path(folder)
 
 
+def save_release(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
+    """Write what a private model's guarantee covers, and nothing else."""
+    with replacing_folder(Path(folder)) as new:
+        _write_release(stored, new)
+    return Path(folder)
+
+
+def save_private(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
+    """Write a private model's release, and beside it the rows that stay with their owners."""
+    with replacing_folder(Path(folder)) as new:
+        (new / RELEASE).mkdir()
+        _write_release(stored, new / RELEASE)
+        if stored.local is not None:
+            (new / OWNER).mkdir()
+            _write_owner(stored, new / OWNER)
+    return Path(folder)
+
+
+def _write_model(stored: StoredModel, folder: Path) -> None:
+    model = stored.model
+    tensors = {}
+    for m in range(model.order):
+        if m != stored.local:
+            tensors[f"factor_{m}"] = np.ascontiguousarray(model.factors[m])
+            tensors[f"bias_{m}"] = np.ascontiguousarray(model.mode_biases[m])
+    if isinstance(model, TuckerModel):
+        tensors["core"] = np.ascontiguousarray(model.core)
+    description = {
+        "kind": stored.kind,
+        "structure": "tucker" if isinstance(model, TuckerModel) else "cp",
+        "ranks": model.ranks,
+        "mean": model.mean,
+        "bounds": stored.bounds,
+        "modes": [_mode_to_json(mode) for mode in stored.modes],
+        "local": stored.local,
+        "settings": stored.settings,
+        "notes": stored.notes,
+    }
+    _write(folder, description, tensors)
+
+
+def _write_release(stored: StoredModel, folder: Path) -> None:
+    if stored.guarantee is None:
+        raise ModelFileError("a model without a guarantee cannot be released")
+    modes = tuple(_emptied(mode) if m == stored.local else mode for m, mode in enumerate(stored.modes))
+    _write_model(replace(stored, modes=modes), folder)
+    text = json.dumps(stored.guarantee.to_json(), indent=1, ensure_ascii=False)
+    (folder / _GUARANTEE_JSON).write_text(text + "\n", encoding="utf-8")
+    (folder / _GUARANTEE_TEXT).write_text(f"{stored.guarantee}\n", encoding="utf-8")
+
+
+def _write_owner(stored: StoredModel, folder: Path) -> None:
+    assert stored.local is not None
+    local, model = stored.local, stored.model
+    tensors = {
+        "factor": np.ascontiguousarray(model.factors[local]),
+        "bias": np.ascontiguousarray(model.mode_biases[local]),
+    }
+    _write(folder, {"kind": "own rows", "mode": _mode_to_json(stored.modes[local])}, tensors)
+    (folder / _NOT_FOR_RELEASE).write_text(
+        f"Each row belongs to one {stored.modes[local].name} and depends on its data alone without "
+        "noise.\nShow it to its owner only. The folder `release` beside this one is what may be handed "
+        "out.\n",
+        encoding="utf-8",
+    )
+
+
+def _write(folder: Path, description: dict[str, Any], tensors: dict[str, Any]) -> None:
+    data = save_tensors(tensors)
+    names = ("sfumato", "numpy", "numba", "safetensors")
+    whole = {
+        "format": FORMAT,
+        **description,
+        "versions": {name: version(name) for name in names},
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    text = json.dumps(whole, indent=1, ensure_ascii=False, default=_plain)
+    (folder / _TENSORS).write_bytes(data)
+    (folder / _JSON).write_text(text, encoding="utf-8")
+
+
+def _emptied(mode: Mode) -> Mode:
+    """A mode of which a release says nothing but the name."""
+    return Mode(mode.name, 0, np.empty(0, object), mode.bin)
+
+
 def load_model(folder: str | os.PathLike[str]) -> StoredModel:
-    """Read a model folder; whatever is wrong with it is a ``ModelFileError`` that says so."""
+    """Read a model folder; whatever is wrong with it is a ``ModelFileError`` that says so.
+
+    Of a private fit the release is read, with the owners' rows where they lie beside it.
+    """
     path = Path(folder)
+    if not (path / RELEASE / _JSON).is_file():
+        return _read_model(path)
+    stored = _read_model(path / RELEASE)
+    if stored.local is None or not (path / OWNER / _JSON).is_file():
+        return stored
+    return _with_own_rows(stored, path / OWNER)
+
+
+def _read_model(path: Path) -> StoredModel:
     description = _read_json(path)
     data = _read_tensors(path, description)
-    try:
+    with _damage(path):
         modes = tuple(_mode_from_json(mode) for mode in description["modes"])
-        factors = [data[f"factor_{m}"] for m in range(len(modes))]
-        biases = [data[f"bias_{m}"] for m in range(len(modes))]
-        mean = float(description["mean"])
-        model: Multilinear
-        if description["structure"] == "tucker":
-            model = TuckerModel.from_factors(factors, data["core"], mean=mean, biases=biases)
-        else:
-            model = CPModel.from_factors(factors, mean=mean, biases=biases)
+        local = description.get("local")
+        ranks = description.get("ranks") or [data[f"factor_{m}"].shape[1] for m in range(len(modes))]
+        if local is not None:
+            dtype = next(iter(data.values())).dtype
+            data[f"factor_{local}"] = np.empty((0, ranks[local]), dtype)
+            data[f"bias_{local}"] = np.empty(0, dtype)
+        model = _assemble(description, data, len(modes))
         if model.shape != tuple(mode.size for mode in modes):
             raise ModelFileError(f"{path} is damaged: its factors do not fit its labels")
         return StoredModel(
@@ -94,7 +181,51 @@ def load_model(folder: str | os.PathLike[str]) -> StoredModel:
             check_bounds(description["bounds"]),
             description["settings"],
             description["notes"],
+            _read_guarantee(path),
+            local,
         )
+
+
+def _assemble(description: dict[str, Any], data: dict[str, Any], order: int) -> Multilinear:
+    factors = [data[f"factor_{m}"] for m in range(order)]
+    biases = [data[f"bias_{m}"] for m in range(order)]
+    mean = float(description["mean"])
+    if description["structure"] == "tucker":
+        return TuckerModel.from_factors(factors, data["core"], mean=mean, biases=biases)
+    return CPModel.from_factors(factors, mean=mean, biases=biases)
+
+
+def _with_own_rows(stored: StoredModel, path: Path) -> StoredModel:
+    """A release with the rows that stayed with their owners put back."""
+    assert stored.local is not None
+    description = _read_json(path)
+    data = _read_tensors(path, description)
+    with _damage(path):
+        model, local, mode = stored.model, stored.local, _mode_from_json(description["mode"])
+        factors, biases = list(model.factors), list(model.mode_biases)
+        factors[local], biases[local] = data["factor"], data["bias"]
+        settings: dict[str, Any] = {"mean": model.mean, "biases": biases}
+        whole: Multilinear
+        if isinstance(model, TuckerModel):
+            whole = TuckerModel.from_factors(factors, model.core, **settings)
+        else:
+            whole = CPModel.from_factors(factors, **settings)
+        modes = tuple(mode if m == local else other for m, other in enumerate(stored.modes))
+        if whole.shape[local] != mode.size:
+            raise ModelFileError(f"{path} is damaged: its rows do not fit its labels")
+        return replace(stored, model=whole, modes=modes)
+
+
+def _read_guarantee(path: Path) -> Guarantee | None:
+    file = path / _GUARANTEE_JSON
+    return Guarantee.from_json(json.loads(file.read_text("utf-8"))) if file.is_file() else None
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while a folder's contents are put together means that it is damaged."""
+    try:
+        yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, SfumatoError) and isinstance(error, OSError):
             raise
@@ -159,7 +290,10 @@ def check_destination(folder: Path) -> None:
     """Refuse to write a model where something else is; cheap, so that a fit can be spared."""
     if folder.exists() and not folder.is_dir():
         raise ModelFileError(f"{folder} is a file; name a folder")
-    is_model = (folder / _JSON).is_file() and (folder / _TENSORS).is_file()
+    is_model = any(
+        (folder / part / _JSON).is_file() and (folder / part / _TENSORS).is_file()
+        for part in ("", RELEASE)
+    )
     if folder.is_dir() and any(folder.iterdir()) and not is_model:
         raise ModelFileError(f"{folder} is not empty and holds no model; name another folder")
 

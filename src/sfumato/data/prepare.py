@@ -162,14 +162,20 @@ def _random_ranks(tensor: SparseTensor, mode: str, seed: int) -> NDArray[np.int6
 
 def _entry_keys(tensor: SparseTensor, seed: int) -> NDArray[np.uint64]:
     """A pseudo-random number per entry from the seed, its labels and its place in its cell."""
-    keys = _mix(np.full(tensor.n_entries, seed % 2**64, np.uint64))
-    for mode, levels in zip(tensor.modes, tensor.coordinates, strict=True):
-        keys = _mix(keys ^ _label_keys(mode)[levels])
+    keys = _cell_keys(tensor, seed)
     # Entries of one cell share their labels: the number within the cell tells them apart.
     starts = _cell_starts(tensor)
     counts = np.diff(starts, append=tensor.n_entries)
     within_cell = np.arange(tensor.n_entries) - np.repeat(starts, counts)
     return _mix(keys ^ within_cell.astype(np.uint64))
+
+
+def _cell_keys(tensor: SparseTensor, seed: int) -> NDArray[np.uint64]:
+    """A pseudo-random number per cell from the seed and its labels."""
+    keys = _mix(np.full(tensor.n_entries, seed % 2**64, np.uint64))
+    for mode, levels in zip(tensor.modes, tensor.coordinates, strict=True):
+        keys = _mix(keys ^ _label_keys(mode)[levels])
+    return keys
 
 
 def _label_keys(mode: Mode) -> NDArray[np.uint64]:
@@ -212,6 +218,20 @@ def split(
     observed = np.flatnonzero(tensor.counts(by))
     held_out[_draw(observed, test, f"levels of mode {by!r}", rng)] = True
     return _divide(tensor, held_out[tensor.coordinates[tensor.mode_index(by)]])
+
+
+def split_by_label(
+    tensor: SparseTensor, test: float = 0.2, *, seed: int = 0
+) -> tuple[SparseTensor, SparseTensor]:
+    """Train and test tensors: every cell goes to one side by its own labels and the seed alone.
+
+    So adding or removing one entry moves no other entry, and a private fit to the one part is as
+    private for the whole; :func:`split` draws a permutation of all entries, where one more entry
+    changes everything.
+    """
+    if not 0 < test < 1:
+        raise SettingError(f"test is the share held out, between 0 and 1, got {test}")
+    return _divide(tensor, _cell_keys(tensor, seed) < np.uint64(test * 2.0**64))
 
 
 def folds(

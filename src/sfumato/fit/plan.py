@@ -41,17 +41,20 @@ class Plan:
 
     def explain(self) -> str:
         """The plan in words."""
-        sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in self.shape.modes)
-        model = self.shape.make_model(self.shape.sizes, self.shape.dtype)
-        ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(model.ranks))
-        parts = ["a mean" if self.shape.fit_mean else "", "biases" if self.shape.fit_biases else ""]
-        extras = " and ".join(part for part in parts if part)
         stop = "" if self.tolerance is None else f", until it gains less than {self.tolerance:g}"
         again = "" if self.starts == 1 else f", from {self.starts} starts, the best one kept"
-        return (
-            f"{sizes}: {type(model).__name__} of {ranks}{' with ' + extras if extras else ''}, "
-            f"{model.rows.dtype}; {self.solver}{stop}{again}. Not private."
-        )
+        return f"{model_in_words(self.shape)}; {self.solver}{stop}{again}. Not private."
+
+
+def model_in_words(shape: PublicShape) -> str:
+    """What kind of model of what shape."""
+    sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in shape.modes)
+    model = shape.make_model(shape.sizes, shape.dtype)
+    ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(model.ranks))
+    parts = ["a mean" if shape.fit_mean else "", "biases" if shape.fit_biases else ""]
+    extras = " and ".join(part for part in parts if part)
+    kind = f"{type(model).__name__} of {ranks}{' with ' + extras if extras else ''}"
+    return f"{sizes}: {kind}, {model.rows.dtype}"
 
 
 class Fit(NamedTuple):

@@ -407,7 +407,7 @@ def check_ranks(shape: Sequence[int], ranks: Sequence[int], names: Sequence[str]
     for m, (n, r) in enumerate(zip(shape, ranks, strict=True)):
         if not isinstance(r, int | np.integer) or r < 1:
             raise SettingError(f"a rank is a whole number from 1 on, got {r}")
-        if r > n:
+        if r > n > 0:  # a mode without levels: its rows are kept elsewhere
             raise SettingError(
                 f"rank {r} is larger than mode {repr(names[m]) if names else m} with its {n} levels; "
                 f"use a rank of at most {min(shape)}, or leave the small mode out"

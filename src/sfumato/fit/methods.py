@@ -1,0 +1,75 @@
+"""Which private method serves a unit and a budget, from public numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sfumato.data.tensor import Mode, find_mode
+from sfumato.errors import SettingError
+from sfumato.fit.admit import check_labels
+from sfumato.fit.private import PrivatePlan
+from sfumato.privacy.budget import Budget
+from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.settings import Privacy
+from sfumato.privacy.unit import PrivacyUnit, Unit, parse_unit
+from sfumato.solvers.base import PrivateSolver, PublicShape
+
+_JOINT = ("auto", "gradient", "bias")  # methods that can leave rows with their owners
+
+
+def make_plan(
+    shape: PublicShape,
+    privacy: Privacy,
+    method: Any,
+    bounds: tuple[float, float] | None,
+    entries: int | None,
+    seed: int,
+) -> PrivatePlan:
+    """The calibrated plan of a private fit; never sees data."""
+    if bounds is None:
+        raise SettingError("a private plan needs the public bounds of the values")
+    unit = parse_unit(privacy.unit, [mode.name for mode in shape.modes], privacy.max_entries)
+    local = local_mode(privacy, unit, shape.modes)
+    check_labels(shape.modes, unit, privacy.public, local)
+    shape = replace(
+        shape,
+        unit=unit,
+        bounds=bounds,
+        entries=privacy.public.entries if unit.hides_presence else entries,
+        spread=privacy.public.spread,
+        local=local,
+    )
+    solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
+    return PrivatePlan(
+        shape, solver, privacy.budget, seed, labels_assumed=privacy.public.labels is True
+    ).calibrated()
+
+
+def open_ledger(privacy: Privacy, unit: PrivacyUnit, plan: PrivatePlan) -> Ledger:
+    """The ledger that a fit is charged to: the caller's file, or one that lives as long as the fit."""
+    if privacy.ledger is not None:
+        return Ledger(unit, privacy.limit, privacy.ledger)
+    return Ledger(unit, plan.budget if isinstance(plan.budget, Budget) else None)
+
+
+def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> int | None:
+    """The mode whose rows stay with their owners."""
+    if privacy.local is None:
+        return None
+    if privacy.local == "auto":
+        joint = isinstance(unit, Unit) and privacy.analysis == "proven"
+        able = not isinstance(privacy.method, str) or privacy.method in _JOINT
+        return find_mode(modes, unit.mode) if isinstance(unit, Unit) and joint and able else None
+    if not unit.hides_presence:
+        raise SettingError(
+            "rows stay with their owners where presence is protected: use the unit 'entry' or a mode"
+        )
+    if isinstance(unit, Unit) and privacy.local != unit.mode:
+        raise SettingError(f"the unit is one {unit.mode}: only rows of {unit.mode} can be its own")
+    return find_mode(modes, privacy.local)
+
+
+def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[Any]:
+    raise SettingError(f"no private method {method!r} serves {privacy.unit!r} of {shape.sizes}")

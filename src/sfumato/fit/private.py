@@ -1,0 +1,162 @@
+"""A private fit: a plan that is calibrated before any data is seen, and the loop that carries it out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.data.layout import Site
+from sfumato.fit.plan import Progress, model_in_words
+from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.accounting import calibrate, epsilon_of, rho_of
+from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.events import Composed, Event
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.ledger import Charge, Ledger
+from sfumato.privacy.unit import Unit
+from sfumato.solvers.base import DivergedError, Info, PrivateSolver, PublicShape
+
+
+@dataclass(frozen=True)
+class PrivatePlan:
+    """What will be fitted, with how much noise, and what that costs: everything but the data.
+
+    The noise that is drawn and the guarantee that is printed both derive from ``charges``.
+    """
+
+    shape: PublicShape
+    solver: PrivateSolver[Any]
+    budget: Budget | ZCDP
+    seed: int = 0
+    labels_assumed: bool = False
+
+    def calibrated(self) -> PrivatePlan:
+        """The same plan with the least noise that its budget covers."""
+        self.solver.check(self.shape)
+
+        def event(noise: float) -> Event:
+            return _composed(replace(self.solver, noise=noise).charges(self.shape))  # type: ignore[type-var]
+
+        noise = calibrate(event, self.budget)
+        return replace(self, solver=replace(self.solver, noise=noise))  # type: ignore[type-var]
+
+    @cached_property
+    def charges(self) -> tuple[Charge, ...]:
+        return self.solver.charges(self.shape)
+
+    @property
+    def event(self) -> Event:
+        return _composed(self.charges)
+
+    @property
+    def rounds(self) -> int:
+        return self.solver.rounds(self.shape)
+
+    def explain(self) -> str:
+        """The plan in words."""
+        lines = [
+            f"{model_in_words(self.shape)}; {self.solver.name}, within {self.budget} for "
+            f"{self.shape.unit}."
+        ]
+        counted = Counter((charge.label, str(charge.mechanism)) for charge in self.charges)
+        lines += [f"  {times} x {label}: {mechanism}" for (label, mechanism), times in counted.items()]
+        return "\n".join(lines)
+
+    def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
+        """What the release promises."""
+        shape, solver = self.shape, self.solver
+        unit = shape.unit
+        assert unit is not None
+        delta = self.budget.delta if isinstance(self.budget, Budget) else _REPORTED_DELTA
+        owner = None if shape.local is None else shape.modes[shape.local].name
+        on_file = ledger.path is not None
+        return Guarantee(
+            epsilon=epsilon_of(self.event, delta),
+            delta=delta,
+            rho=rho_of(self.event) if isinstance(self.budget, ZCDP) else None,
+            unit=str(unit),
+            neighbours=unit.neighbours,
+            cap=unit.max_entries if isinstance(unit, Unit) else None,
+            released=_released(shape),
+            kept=() if owner is None else (f"rows of {owner}",),
+            owner=owner,
+            method=solver.name,
+            proven=solver.proven,
+            proof=solver.proof,
+            exact=solver.exact,
+            seeded=seeded,
+            assumptions=self._assumptions(),
+            ledger=str(ledger.path) if on_file else None,
+            fits=ledger.fits if on_file else None,
+            total_epsilon=ledger.epsilon(delta) if on_file else None,
+        )
+
+    def _assumptions(self) -> tuple[str, ...]:
+        unit = self.shape.unit
+        assert unit is not None
+        given = ["the bounds of the values are public, not taken from the data"]
+        if not unit.hides_presence:
+            given.append("which cells were observed is public")
+        elif self.labels_assumed:
+            given.append(
+                "the labels of the released modes are public, though they were read off the data"
+            )
+        else:
+            given.append("the labels given as public are")
+        if unit.hides_presence and self.shape.entries is not None:
+            given.append(f"the number of entries, about {self.shape.entries:,}, is public")
+        if isinstance(unit, Unit):
+            given.append(f"no two levels of {unit.mode} belong to the same one")
+        if self.shape.spread is not None:
+            given.append(f"the spread of the values, about {self.shape.spread:g}, is public")
+        return (*given, *self.solver.assumes(self.shape))
+
+
+_REPORTED_DELTA = 1e-6  # at which a zCDP budget is also told as epsilon
+
+
+class PrivateFit(NamedTuple):
+    """The released model, the same with local rows filled in, and what each round reported."""
+
+    released: Multilinear
+    model: Multilinear
+    history: tuple[Info, ...]
+
+
+def carry_out_private(
+    plan: PrivatePlan, site: Site, ledger: Ledger, entropy: Entropy, progress: Progress | None = None
+) -> PrivateFit:
+    """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
+    solver, charges, history = plan.solver, plan.charges, list[Info]()
+    state = solver.init(plan.seed, plan.shape)
+    with ledger.reserve(charges, entropy) as reservation:
+        for number in range(plan.rounds):
+            released = None
+            if number < len(charges):
+                query = solver.ask(state)
+                released = reservation.ask(lambda draw, q=query: solver.answer(q, site, draw))  # type: ignore[misc]
+            state, info = solver.update(state, released)
+            if progress is not None:
+                progress(number + 1, plan.rounds, info)
+            if info.completed > len(history):
+                history.append(info)
+    model = solver.finish(state)
+    if not all(np.isfinite(part).all() for part in (model.rows, model.biases, model.free_core)):
+        raise DivergedError("the private fit left the range of floating-point numbers; use float64")
+    return PrivateFit(model, solver.localise(state, model, site), tuple(history))
+
+
+def _composed(charges: tuple[Charge, ...]) -> Event:
+    return Composed(tuple(charge.mechanism.event for charge in charges))
+
+
+def _released(shape: PublicShape) -> tuple[str, ...]:
+    model = shape.make_model(shape.sizes, shape.dtype)
+    parts = ["mean"]
+    parts += [f"rows of {mode.name}" for m, mode in enumerate(shape.modes) if m != shape.local]
+    return (*parts, "core") if model.free_core.size else tuple(parts)

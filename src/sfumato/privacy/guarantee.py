@@ -1,0 +1,136 @@
+"""The guarantee of a fitted model: what is promised, for what, on which grounds, in words and JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sfumato.errors import SettingError
+
+_WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a private fit promises.
+
+    Parameters
+    ----------
+    epsilon, delta : what was accounted for this fit, never more than its budget. A claimed
+        guarantee repeats what a paper claims.
+    rho : where the budget was given as zCDP.
+    unit, neighbours : what is protected, and which two data sets must look alike.
+    cap : how many entries of a unit are used, where a cap was set.
+    released, kept : the parts of the model that the guarantee covers, and those that stay with
+        their owners (joint privacy).
+    method : how the fit was made private. ``proof`` names the note that proves it, or says why it is
+        only claimed.
+    exact : whether the noise comes from exact samplers, not floating-point ones.
+    seeded : whether the noise can be repeated by whoever knows the seed.
+    fits, total_epsilon : of the ledger, this fit included; None without a ledger.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    neighbours: str
+    released: tuple[str, ...]
+    method: str
+    proven: bool
+    proof: str
+    exact: bool
+    seeded: bool
+    assumptions: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+    owner: str | None = None
+    cap: int | None = None
+    rho: float | None = None
+    ledger: str | None = None
+    fits: int | None = None
+    total_epsilon: float | None = None
+
+    @property
+    def joint(self) -> bool:
+        """Whether some rows stay with their owners."""
+        return bool(self.kept)
+
+    @property
+    def releasable(self) -> bool:
+        """Whether it can be released without saying more: proven, and with secret noise."""
+        return self.proven and not self.seeded
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Guarantee:
+        try:
+            names = {field.name for field in fields(cls)}
+            lists = {"released", "kept", "assumptions"}
+            given: dict[str, Any] = {
+                k: tuple(v) if k in lists else v for k, v in data.items() if k in names
+            }
+            return cls(**given)
+        except (AttributeError, TypeError) as error:
+            raise SettingError(f"not a guarantee: {error}") from error
+
+    # -- in words ---------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return "\n".join(
+            textwrap.fill(line, _WIDTH, subsequent_indent=" " * 15, break_on_hyphens=False)
+            for line in self._lines()
+        )
+
+    def _lines(self) -> list[str]:
+        lines = [
+            f"{'promise':15}{self._promise()}",
+            f"{'protects':15}{self.unit}",
+            f"{'neighbours':15}{self.neighbours}",
+            f"{'released':15}{', '.join(self.released)}",
+        ]
+        if self.kept:
+            lines.append(f"{'kept':15}{', '.join(self.kept)}: {self._joint()}")
+        if self.cap is not None:
+            lines.append(f"{'cap':15}at most {self.cap:,} entries of a unit are used")
+        lines += [
+            f"{'status':15}{self._status()}",
+            f"{'method':15}{self.method}",
+            f"{'arithmetic':15}{self._arithmetic()}",
+            f"{'ledger':15}{self._ledger()}",
+            *(f"{'assumes':15}{assumption}" for assumption in self.assumptions),
+        ]
+        return lines
+
+    def _promise(self) -> str:
+        amount = f"epsilon {self.epsilon:.4g}"
+        amount += f", delta {self.delta:.3g}" if self.delta else " (pure)"
+        if self.rho is not None:
+            amount = f"rho {self.rho:.4g} (zCDP), which implies {amount}"
+        return f"{'joint ' if self.joint else ''}differential privacy, {amount}"
+
+    def _joint(self) -> str:
+        return (
+            f"all that everybody else sees, everyone else's rows and predictions included, is as "
+            f"private as stated; whoever sees the own rows or predictions of one {self.owner} learns "
+            "of its data"
+        )
+
+    def _status(self) -> str:
+        return (
+            f"proven, {self.proof}" if self.proven else f"CLAIMED by a paper, not proven: {self.proof}"
+        )
+
+    def _arithmetic(self) -> str:
+        if self.seeded:
+            return "seeded, for experiments: whoever knows the seed can take the noise off again"
+        if self.exact:
+            return "exact samplers, keyed by the operating system"
+        return "idealised: real numbers are assumed where floating-point ones are used"
+
+    def _ledger(self) -> str:
+        if self.ledger is None:
+            return "none: this fit stands alone, and others on the same data add to what it spends"
+        spent = f"epsilon {self.total_epsilon:.4g}" if self.total_epsilon is not None else "unknown"
+        return f"{self.ledger}: {self.fits} fits, together {spent} at delta {self.delta:.3g}"

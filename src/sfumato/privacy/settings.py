@@ -1,0 +1,74 @@
+"""What a caller asks for: ``Privacy(epsilon=1, delta=1e-6, unit="user")``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from sfumato.errors import SettingError
+from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.unit import PrivacyUnit, Public
+
+Method = Literal["auto", "input", "gradient", "output", "bias", "constant"]
+Analysis = Literal["proven", "paper"]
+_METHODS: tuple[str, ...] = get_args(Method)
+_ANALYSES: tuple[str, ...] = get_args(Analysis)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """A budget, what it is to protect, and how.
+
+    Parameters
+    ----------
+    epsilon, delta : the budget; ``delta=0`` is pure epsilon. Or ``rho`` instead of epsilon: zCDP.
+    unit : what is protected: "value", "entry", the name of a mode ("user": all entries of one user),
+        "values:MODE", or a unit record such as ``Unit("user", max_entries=100)``.
+    max_entries : entries (values) of one level that are used (may change); where the unit has a cap.
+    method : "auto" (chosen from public numbers), "input", "gradient", "output", "bias", "constant",
+        or a private solver record with settings of your own.
+    analysis : "proven", or "paper": as printed, marked as claimed.
+    noise : the law of the noise where a method has several; "auto" by default.
+    local : the mode whose rows stay with their owners and are not released: a mode's name, None
+        (everything is released), or "auto": the unit's own mode where the unit is a mode.
+    public : what everyone knows where presence is protected; see :class:`Public`.
+    ledger : file in which spending is recorded and adds up over fits; ``limit`` is what it may reach.
+    seed : of the noise, for experiments that have to be repeatable; None for secret noise.
+    """
+
+    epsilon: float | None = None
+    delta: float = 0.0
+    unit: str | PrivacyUnit = ""
+    max_entries: int | None = None
+    method: Any = "auto"
+    analysis: Analysis = "proven"
+    noise: str = "auto"
+    local: str | None = "auto"
+    public: Public = field(default_factory=Public)
+    ledger: str | os.PathLike[str] | None = None
+    limit: Budget | None = None
+    seed: int | None = None
+    rho: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.rho is None):
+            raise SettingError("give a budget: epsilon (and delta), or rho for zCDP")
+        if not self.unit:
+            raise SettingError(
+                'say what is protected: unit="value", "entry", or the name of a mode such as "user"'
+            )
+        if isinstance(self.method, str) and self.method not in _METHODS:
+            raise SettingError(f"there is no method {self.method!r}; there are {', '.join(_METHODS)}")
+        if self.analysis not in _ANALYSES:
+            raise SettingError(f"analysis is one of {', '.join(_ANALYSES)}, got {self.analysis!r}")
+        if self.limit is not None and self.ledger is None:
+            raise SettingError("a limit belongs to a ledger file: name one (ledger=...)")
+        _ = self.budget  # an impossible one is an error here
+
+    @property
+    def budget(self) -> Budget | ZCDP:
+        if self.epsilon is not None:
+            return Budget(float(self.epsilon), float(self.delta))
+        assert self.rho is not None
+        return ZCDP(float(self.rho))

@@ -1,0 +1,341 @@
+"""The way of a private fit: what is admitted, charged, kept and released."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import sfumato as sf
+from sfumato.fit.admit import admit
+from sfumato.privacy.clip import Clipped
+from sfumato.privacy.ledger import Charge
+from sfumato.privacy.mechanisms import Gaussian
+from sfumato.solvers.base import Info
+
+
+@dataclass(frozen=True)
+class NoisyMeans:
+    """A small private solver: noisy sums of the centred values by level of each shared mode."""
+
+    noise: float = 1.0
+    fail: bool = False
+    name: ClassVar[str] = "noisy means"
+    proof: ClassVar[str] = "none, a test"
+    proven: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def check(self, shape):
+        pass
+
+    def shared(self, shape):
+        return [m for m in range(len(shape.modes)) if m != shape.local]
+
+    def charges(self, shape):
+        return tuple(Charge(f"mode {m}", Gaussian(self.noise)) for m in self.shared(shape))
+
+    def rounds(self, shape):
+        return len(self.charges(shape))
+
+    def assumes(self, shape):
+        return ("nothing else",)
+
+    def init(self, seed, shape):
+        model = shape.make_model(shape.sizes, shape.dtype)
+        return model.with_mean(sum(shape.bounds) / 2), self.shared(shape), shape
+
+    def ask(self, state):
+        return state[1][0], state[2]
+
+    def answer(self, query, site, draw):
+        mode, shape = query
+        if self.fail and mode == self.shared(shape)[-1]:
+            raise RuntimeError("a fault in the middle")
+        low, high = shape.bounds
+        tensor = site.tensor
+        centred = np.clip(tensor.values - (low + high) / 2, (low - high) / 2, (high - low) / 2)
+        sums = np.bincount(tensor.coordinates[mode], centred, tensor.shape[mode])
+        return mode, draw.release(Clipped(sums, np.inf, (high - low) / 2)).values
+
+    def update(self, state, released):
+        model, modes, shape = state
+        mode, sums = released
+        model.mode_biases[mode][:] = sums / 1000
+        return (model, modes[1:], shape), Info(1)
+
+    def finish(self, state):
+        return state[0]
+
+    def localise(self, state, model, site):
+        shape = state[2]
+        if shape.local is None:
+            return model
+        own = model.copy().with_mean(model.mean)
+        own.mode_biases[shape.local][:] = site.tensor.counts(shape.modes[shape.local].name)
+        return own
+
+
+def ratings(values=(1.0, 2, 3, 4, 5, 9, 1, 2)):
+    n = len(values)
+    modes = (
+        sf.Mode("user", 4, np.array(["ann", "bob", "cat", "dan"], object)),
+        sf.Mode("item", 3, np.array(["x", "y", "z"], object)),
+    )
+    cells = np.array([np.arange(n) % 4, np.arange(n) % 3])
+    return sf.SparseTensor(cells, np.array(values, float), modes, (1, 5))
+
+
+def privacy(**changes):
+    settings = {
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "unit": "entry",
+        "method": NoisyMeans(),
+        "public": sf.Public(labels=True),
+        "seed": 1,
+    }
+    return sf.Privacy(**{**settings, **changes})
+
+
+def fitted(**changes):
+    return sf.CP(1, privacy=privacy(**changes)).fit(ratings())
+
+
+def test_values_beyond_the_bounds_are_clipped_in_silence():
+    unit, public = sf.Entry(), sf.Public(labels=True)
+    admitted = admit(ratings((1.0, 99, -7, np.nan, np.inf, 2, 3, 4)), unit, public, None, 0)
+    assert sorted(admitted.values) == [1, 1, 2, 3, 3, 4, 5, 5]
+
+
+def test_entries_with_labels_that_are_not_public_are_left_out():
+    public = sf.Public(labels={"user": ["dan", "ann", "eve"], "item": ["x", "y", "z"]})
+    admitted = admit(ratings(), sf.Entry(), public, None, 0)
+    assert admitted.modes[0].labels.tolist() == ["dan", "ann", "eve"]
+    assert set(admitted.coordinates[0]) == {0, 1}
+    whole = ratings()
+    for label, level in (("dan", 0), ("ann", 1)):
+        mine = np.sort(admitted.values[admitted.coordinates[0] == level])
+        theirs = whole.values[whole.coordinates[0] == whole.modes[0].labels.tolist().index(label)]
+        np.testing.assert_array_equal(mine, np.sort(np.clip(theirs, 1, 5)))
+    order = np.lexsort(admitted.coordinates[::-1])
+    np.testing.assert_array_equal(order, np.arange(admitted.n_entries))
+
+
+@pytest.mark.parametrize("unit", ["entry", "user"])
+def test_released_labels_have_to_be_public(unit):
+    with pytest.raises(sf.SettingError, match="labels"):
+        fitted(unit=unit, public=sf.Public())
+    if unit == "user":  # the own mode's labels are not released
+        assert fitted(unit=unit, public=sf.Public(labels={"item": ["x", "y", "z"]})).local_ == 0
+
+
+def test_bounds_are_needed_before_anything_is_drawn(tmp_path):
+    tensor = ratings()
+    open_ended = sf.SparseTensor(tensor.coordinates, tensor.values, tensor.modes)
+    path = tmp_path / "ledger"
+    with pytest.raises(sf.SettingError, match="bounds"):
+        sf.CP(1, privacy=privacy(ledger=path)).fit(open_ended)
+    assert not path.exists()
+
+
+def test_the_guarantee_says_what_was_spent_and_on_what():
+    guarantee = fitted(seed=None).guarantee_
+    assert 0.99 < guarantee.epsilon <= 1.0
+    assert guarantee.delta == 1e-6
+    assert guarantee.released == ("mean", "rows of user", "rows of item")
+    assert guarantee.exact
+    assert not guarantee.seeded
+    assert guarantee.releasable
+    assert not guarantee.joint
+    text = " ".join(str(guarantee).split())
+    for part in ("one entry is added or removed", "proven", "stands alone", "nothing else"):
+        assert part in text
+    assert sf.Guarantee.from_json(json.loads(json.dumps(guarantee.to_json()))) == guarantee
+
+
+def test_noise_is_what_was_calibrated():
+    """64 fits of 7 sums: their variance has a relative error of 7%, so 20% off is 3 deviations."""
+    model = sf.CP(1, privacy=privacy())
+    plan = model.plan(ratings().modes, bounds=(1, 5))
+    deviation = 2 * plan.solver.noise
+    centred = np.clip(ratings().values, 1, 5) - 3
+    true = [
+        np.bincount(levels, centred, size)
+        for levels, size in zip(ratings().coordinates, (4, 3), strict=True)
+    ]
+    noise = []
+    for seed in range(64):
+        biases = sf.CP(1, privacy=privacy(seed=seed)).fit(ratings()).model_.mode_biases
+        noise += [bias * 1000 - sums for bias, sums in zip(biases, true, strict=True)]
+    assert np.std(np.concatenate(noise)) == pytest.approx(deviation, rel=0.2)
+
+
+def test_seeded_noise_repeats_and_secret_noise_does_not():
+    first, second = fitted(), fitted()
+    np.testing.assert_array_equal(first.model_.biases, second.model_.biases)
+    assert not np.array_equal(fitted(seed=None).model_.biases, fitted(seed=None).model_.biases)
+
+
+def test_a_ledger_adds_up_over_fits_and_a_limit_ends_it(tmp_path):
+    path = tmp_path / "ledger"
+    limit = sf.Budget(2.0, 1e-6)
+    first = fitted(ledger=path, limit=limit).guarantee_
+    second = fitted(ledger=path, limit=limit).guarantee_
+    assert (first.fits, second.fits) == (1, 2)
+    assert first.epsilon == second.epsilon < second.total_epsilon < 2 * first.epsilon
+    before = path.read_text()
+    fitted(epsilon=0.3, ledger=path)
+    before = path.read_text()
+    with pytest.raises(sf.BudgetError, match="Nothing was drawn"):
+        fitted(epsilon=1.5, ledger=path)
+    assert path.read_text() == before
+
+
+def test_a_crash_in_the_middle_leaves_the_charge_standing(tmp_path):
+    path = tmp_path / "ledger"
+    with pytest.raises(RuntimeError, match="fault"):
+        fitted(ledger=path, method=NoisyMeans(fail=True))
+    assert len(path.read_text().splitlines()) == 1 + 2
+    assert sf.Ledger(sf.Entry(), path=path).epsilon(1e-6) > 0.9
+
+
+def test_folds_of_a_cross_validation_add_up(tmp_path):
+    path = tmp_path / "ledger"
+    model = sf.CP(1, privacy=privacy(ledger=path))
+    sf.cross_validate(model, ratings(), folds=3)
+    assert sf.Ledger(sf.Entry(), path=path).fits == 3
+
+
+def test_a_release_holds_nothing_of_the_owners_rows(tmp_path):
+    model = fitted(unit="user", seed=None)
+    assert model.guarantee_.joint
+    folder = model.save(tmp_path / "out")
+    assert sorted(path.name for path in folder.iterdir()) == ["owner", "release"]
+    released = b"".join(path.read_bytes() for path in (folder / "release").iterdir())
+    for name in (b'"ann"', b'"bob"', b'"cat"', b'"dan"', b"factor_0", b"bias_0"):
+        assert name not in released
+    assert b"rows of item" in released
+    assert (folder / "owner" / "NOT-FOR-RELEASE.txt").is_file()
+
+
+def test_predictions_use_release_and_owner_where_they_are(tmp_path):
+    model = fitted(unit="user", seed=None)
+    folder = model.save(tmp_path / "out")
+    both, alone = sf.load(folder), sf.load(folder / "release")
+    assert both.predict(user="ann", item="x") == pytest.approx(model.predict(user="ann", item="x"))
+    released = model.model_.mean + model.model_.mode_biases[1][0]
+    assert alone.predict(user="anyone", item="x") == pytest.approx(np.clip(released, 1, 5))
+    with pytest.raises(sf.UnknownLabelError):
+        alone.predict(user="anyone", item="no such")
+    assert both.guarantee_ == alone.guarantee_ == model.guarantee_
+    other = both.release(tmp_path / "again")
+    assert b"ann" not in (other / "model.json").read_bytes()
+
+
+def test_what_is_not_covered_is_not_released(tmp_path):
+    open_model = sf.CP(1).fit(sf.prepare.clip(ratings(), (1, 5)))
+    with pytest.raises(sf.ReleaseError, match="not private"):
+        open_model.release(tmp_path / "a")
+    seeded = fitted()
+    with pytest.raises(sf.ReleaseError, match="seed"):
+        seeded.release(tmp_path / "a")
+    with pytest.raises(sf.ReleaseError, match="seed"):
+        seeded.save(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    seeded.release(tmp_path / "a", force=True)
+    assert sf.load(tmp_path / "a").guarantee_.seeded
+    assert "seeded" in (tmp_path / "a" / "guarantee.txt").read_text()
+
+    claimed = fitted(seed=None)
+    claimed.guarantee_ = replace(claimed.guarantee_, proven=False)
+    with pytest.raises(sf.ReleaseError, match="claimed"):
+        claimed.release(tmp_path / "b")
+    claimed.release(tmp_path / "b", force=True)
+    assert "CLAIMED" in (tmp_path / "b" / "guarantee.txt").read_text()
+
+
+def test_the_cap_is_enforced_at_the_data():
+    tensor = sf.SparseTensor(
+        np.array([[0] * 6 + [1, 2], [0, 1, 2, 0, 1, 2, 0, 1]]), np.full(8, 3.0), ratings().modes, (1, 5)
+    )
+    model = sf.CP(1, privacy=privacy(unit=sf.Unit("user", max_entries=2))).fit(tensor)
+    assert model.model_.mode_biases[0].tolist() == [2, 1, 1, 0]  # what the test's solver keeps
+    assert model.guarantee_.cap == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": -1}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"epsilon": None}, "epsilon"),
+        ({"delta": -0.1}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"unit": ""}, "protected"),
+        ({"method": "magic"}, "magic"),
+        ({"analysis": "hoped"}, "hoped"),
+        ({"unit": "planet"}, "planet"),
+        ({"unit": "entry", "max_entries": 3}, "cap"),
+        ({"unit": "user", "max_entries": 0}, "max_entries"),
+        ({"unit": "values:user"}, "cap"),
+        ({"unit": "user", "local": "item"}, "user"),
+        ({"unit": "value", "local": "user"}, "presence"),
+        ({"public": sf.Public(labels={"planet": ["a", "b"]})}, "planet"),
+    ],
+)
+def test_bad_settings_are_errors_before_any_draw(wrong, match, tmp_path):
+    path = tmp_path / "ledger"
+    with pytest.raises(sf.SettingError, match=match):
+        fitted(ledger=path, **wrong)
+    assert not path.exists()
+
+
+def test_a_limit_needs_a_ledger():
+    with pytest.raises(sf.SettingError, match="ledger"):
+        privacy(limit=sf.Budget(1))
+
+
+def test_a_private_fit_has_one_start_and_no_open_solver():
+    for settings in ({"starts": 2}, {"solver": "sgd"}):
+        with pytest.raises(sf.SettingError, match="private fit"):
+            sf.CP(1, privacy=privacy(), **settings).fit(ratings())
+
+
+def test_duplicates_are_entries_of_their_own_where_presence_is_protected():
+    tensor = sf.SparseTensor(
+        np.array([[0, 0, 1], [0, 0, 1]]), np.array([5.0, 5.0, 1.0]), ratings().modes, (1, 5)
+    )
+    quiet = privacy(epsilon=1e6, delta=0.5)
+    sums = sf.CP(1, privacy=quiet).fit(tensor).model_.mode_biases[0] * 1000
+    assert sums[0] == pytest.approx(4, abs=0.1)
+    with pytest.raises(sf.DataError, match="more than once"):
+        sf.CP(1, privacy=privacy(unit="value")).fit(tensor)
+
+
+def test_zcdp_budgets_are_told_as_both():
+    guarantee = fitted(epsilon=None, rho=0.05, delta=0.0).guarantee_
+    assert guarantee.rho <= 0.05
+    assert guarantee.rho == pytest.approx(0.05, rel=1e-3)
+    assert guarantee.epsilon <= sf.ZCDP(0.05).epsilon(guarantee.delta)
+    assert "rho 0.05" in str(guarantee)
+
+
+def test_a_plan_explains_itself_without_data():
+    plan = sf.CP(1, privacy=privacy()).plan(ratings().modes, bounds=(1, 5))
+    text = plan.explain()
+    assert "noisy means" in text
+    assert "one entry" in text
+    assert f"{plan.solver.noise}" in text
+
+
+def test_splitting_by_label_moves_no_other_entry():
+    tensor = sf.synthetic.ratings_like()
+    less = tensor.take(np.arange(tensor.n_entries) != 17)
+    (train, test), (train_less, test_less) = (sf.prepare.split_by_label(t, 0.3) for t in (tensor, less))
+    assert abs(test.n_entries / tensor.n_entries - 0.3) < 0.03
+    missing = train.n_entries - train_less.n_entries, test.n_entries - test_less.n_entries
+    assert sorted(missing) == [0, 1]
+    cells = {tuple(cell) for cell in train.coordinates.T} - {tuple(c) for c in train_less.coordinates.T}
+    assert len(cells) <= 1
