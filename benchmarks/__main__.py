@@ -1,4 +1,4 @@
-"""``python -m benchmarks [accuracy|speed|memory|compile|all] [--quick] [--json FILE]``."""
+"""``python -m benchmarks [PART] [--quick] [--json FILE]``; without a part, all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.report import Figure, say, table
 
-PARTS = ("accuracy", "speed", "memory", "compile")
+PARTS = ("accuracy", "private_biases", "speed", "memory", "compile")
 
 
 def main() -> None:

@@ -1,45 +1,112 @@
-"""The demonstration: complete ratings that come with the package, and draw what was found."""
+"""The demonstration: complete ratings that come with the package, privately, and draw the trade-off."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from sfumato import report
 from sfumato.data import synthetic
 from sfumato.data.tensor import SparseTensor
 from sfumato.estimators import CP, Biases
-from sfumato.solvers import ALS
+from sfumato.privacy.settings import Privacy
+from sfumato.privacy.unit import Public
 
 NOT_PRIVATE = "not private: the model and its predictions can give away single entries"
-_NEXT = "sfumato complete ratings.csv --modes user item --value rating --bounds 1 5 --out model"
+_NEXT = (
+    "sfumato complete ratings.csv --modes user item --value rating --bounds 1 5 --out model "
+    "--epsilon 1 --delta 1e-6 --unit user --labels-are-public"
+)
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_SHOWN = 3.0  # the budget of the model that is kept
 
 
 def run_demo(
-    out: Path, console: Console, *, ratings: SparseTensor | None = None, rank: int = 3
-) -> list[report.Result]:
-    """Fit invented ratings, print how good that is, and write a picture and the model to ``out``."""
+    out: Path,
+    console: Console,
+    *,
+    ratings: SparseTensor | None = None,
+    rank: int = 3,
+    epsilons: Sequence[float] = EPSILONS,
+) -> list[report.Curve]:
+    """Fit invented ratings within a row of budgets; write the picture and one model to ``out``."""
     tensor = synthetic.ratings_like() if ratings is None else ratings
     train, test = tensor.split(0.2, seed=0)
     console.print(f"Invented ratings from 1 to 5 of items by users on days: {tensor!r}.")
     console.print(f"A fifth of them is held out: {test.n_entries:,} that no fit sees.\n")
-    report.warm_up([Biases(), CP(rank, solver=ALS(sweeps=1))], train)
     with report.FitProgress(console) as progress:
-        model = CP(rank, progress=progress)
-        rivals = {"bias predictor": Biases(progress=progress), f"sfumato CP, rank {rank}": model}
-        results = report.compare(rivals, train, test, progress.begin)
-    console.print(report.results_table(results))
-    _print_examples(model, test, console)
+        open_fits = {
+            "biases, not private": Biases(progress=progress),
+            "CP, not private": CP(rank, progress=progress),
+        }
+        levels = report.compare(open_fits, train, test, progress.begin)
+        curves, kept = _private_fits(train, test, rank, epsilons, progress)
+    console.print(_table(epsilons, curves, levels))
+    _print_examples(kept, test, console)
+    console.print(f"\nThe guarantee at epsilon {_closest(epsilons):g}:\n{kept.guarantee_}")
 
     out.mkdir(parents=True, exist_ok=True)
-    title = f"Completing user x item x day: {test.n_entries:,} ratings that the fit has not seen"
-    image = report.picture(out / "completed.png", results, model.predict(test), test.values, title=title)
-    folder = model.save(out / "model")
-    console.print(f"\nPicture: {image}\nModel:   {folder}\n{NOT_PRIVATE}")
+    image = report.trade_off(
+        out / "trade-off.png",
+        epsilons,
+        curves,
+        levels,
+        title="Completing user x item x day ratings privately",
+        note="one entry protected, its presence included; delta 1e-6; users' own rows stay with them",
+    )
+    folder = kept.save(out / "model")
+    console.print(f"\nPicture: {image}\nModel:   {folder} (release: safe to hand out; owner: is not)")
     console.print(f"Next, on a file of your own:\n  {_NEXT}", soft_wrap=True)
-    return results
+    return curves
+
+
+def _private_fits(
+    train: SparseTensor,
+    test: SparseTensor,
+    rank: int,
+    epsilons: Sequence[float],
+    progress: report.FitProgress,
+) -> tuple[list[report.Curve], CP]:
+    """Errors of the private constant, biases and CP model at each budget, and the model to keep."""
+    names = ("private constant", "private biases", f"sfumato, private CP of rank {rank}")
+    errors: dict[str, list[float]] = {name: [] for name in names}
+    kept = None
+    for epsilon in epsilons:
+        privacy = Privacy(
+            epsilon, 1e-6, unit="entry", local="user", public=Public(train.n_entries, True)
+        )
+        model = CP(rank, privacy=privacy, progress=progress)
+        rivals = (
+            Biases(sweeps=0, privacy=privacy, progress=progress),
+            Biases(privacy=privacy, progress=progress),
+            model,
+        )
+        for name, rival in zip(names, rivals, strict=True):
+            progress.begin(f"{name}, epsilon {epsilon:g}")
+            errors[name].append(rival.fit(train).rmse(test))
+        if epsilon == _closest(epsilons):
+            kept = model
+    assert kept is not None
+    return [report.Curve(name, tuple(errors[name])) for name in names], kept
+
+
+def _closest(epsilons: Sequence[float]) -> float:
+    return min(epsilons, key=lambda epsilon: abs(np.log(epsilon / _SHOWN)))
+
+
+def _table(
+    epsilons: Sequence[float], curves: Sequence[report.Curve], levels: Sequence[report.Result]
+) -> Table:
+    table = report.plain_table("held-out RMSE", *(f"epsilon {epsilon:g}" for epsilon in epsilons))
+    for curve in curves:
+        table.add_row(curve.name, *(f"{rmse:.4f}" for rmse in curve.rmse))
+    for level in levels:
+        table.add_row(level.name, *([""] * (len(epsilons) - 1)), f"{level.rmse:.4f}")
+    return table
 
 
 def _print_examples(model: CP, test: SparseTensor, console: Console) -> None:

@@ -522,7 +522,8 @@ def load(folder: str | PathLike[str]) -> TensorEstimator:
     stored = load_model(folder)
     private = stored.guarantee is not None
     # A release says nothing of how it came about.
-    notes = {"entries": None, "fit_seconds": 0.0, "history": ()} if private else stored.notes
+    unknown = {"entries": None, "fit_seconds": 0.0, "history": ()}
+    notes: dict[str, Any] = unknown if private else stored.notes
     try:
         estimator: TensorEstimator = _KINDS[stored.kind](**stored.settings)
         if hasattr(estimator, "solver") and not private:

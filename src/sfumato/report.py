@@ -177,7 +177,7 @@ def _problem_lines(described: Description) -> list[str]:
 
 
 def _modes_table(modes: Sequence[ModeDescription]) -> Table:
-    table = _plain_table("mode", "levels", "fewest", "median", "most", "levels by number of entries")
+    table = plain_table("mode", "levels", "fewest", "median", "most", "levels by number of entries")
     for mode in modes:
         begin = next(k for k, count in enumerate(mode.histogram) if count)
         first, last = _lowest_of_bin(begin), _lowest_of_bin(len(mode.histogram) - 1)
@@ -208,7 +208,7 @@ def _readable(n_bytes: int) -> str:
     return f"{amount:,.3g} TB"
 
 
-def _plain_table(*headings: str) -> Table:
+def plain_table(*headings: str) -> Table:
     """A table with a rule below its headings; all but the first column hold numbers."""
     from rich import box
     from rich.table import Table
@@ -267,7 +267,7 @@ def _rmse(predicted: Array | float, actual: Array) -> float:
 
 def results_table(results: Sequence[Result]) -> Table:
     """Held-out errors and seconds, the gain over the first (the constant) beside them."""
-    table = _plain_table("", "held-out RMSE", "less than constant", "seconds")
+    table = plain_table("", "held-out RMSE", "less than constant", "seconds")
     for result in results:
         gain = 1 - result.rmse / results[0].rmse if results[0].rmse else 0.0
         shown = "" if result is results[0] else f"{gain:.1%}"
@@ -357,6 +357,74 @@ def picture(
     with replacing(target) as file:
         figure.savefig(file, format=target.suffix.lstrip(".") or "png", facecolor="white")
     return target
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Errors of one predictor over a row of budgets."""
+
+    name: str
+    rmse: tuple[float, ...]
+
+
+def trade_off(
+    path: str | PathLike[str],
+    epsilons: Sequence[float],
+    curves: Sequence[Curve],
+    levels: Sequence[Result],
+    *,
+    title: str = "",
+    note: str = "",
+) -> Path:
+    """Draw error against epsilon: curves of private predictors, and levels of those that are not.
+
+    The last curve is the one to look at.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12)
+    figure = Figure(figsize=(10, 4.6), dpi=150, layout=layout)
+    axes = figure.subplots()
+    if title:
+        figure.suptitle(title, x=0.015, ha="left", color=_INK, fontsize=13, fontweight="bold")
+    axes.set_title(note, loc="left", fontsize=11, color=_INK)
+    axes.set_xscale("log")
+    right = max(epsilons)
+    labels = []
+    for level in levels:
+        axes.axhline(level.rmse, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
+        labels.append((level.rmse, f"{level.name}  {level.rmse:.3f}", _FAINT))
+    for curve in curves:
+        colour = _ACCENT if curve is curves[-1] else _INK
+        axes.plot(epsilons, curve.rmse, "o-", color=colour, linewidth=2, markersize=5)
+        labels.append((curve.rmse[-1], f"{curve.name}  {curve.rmse[-1]:.3f}", colour))
+    heights = [height for height, _, _ in labels] + [rmse for curve in curves for rmse in curve.rmse]
+    gap = 0.055 * (max(heights) - min(heights))
+    for place, (_, text, colour) in _spread_out(labels, gap):
+        axes.text(right * 1.12, place, text, va="center", color=colour, fontsize=10)
+    axes.set_xlim(min(epsilons) / 1.15, right * 6)
+    axes.set_xticks(list(epsilons), [f"{epsilon:g}" for epsilon in epsilons])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("epsilon: the smaller, the more private", color=_INK)
+    axes.set_ylabel("RMSE at held-out entries", color=_INK)
+    axes.tick_params(colors=_INK, length=0)
+    axes.spines[:].set_visible(False)
+    target = Path(path)
+    with replacing(target) as file:
+        figure.savefig(file, format=target.suffix.lstrip(".") or "png", facecolor="white")
+    return target
+
+
+def _spread_out(
+    labels: Sequence[tuple[float, str, str]], gap: float
+) -> list[tuple[float, tuple[float, str, str]]]:
+    """Heights for labels: near their own, at least ``gap`` apart."""
+    placed: list[tuple[float, tuple[float, str, str]]] = []
+    for label in sorted(labels):
+        lowest = placed[-1][0] + gap if placed else -np.inf
+        placed.append((max(label[0], lowest), label))
+    return placed
 
 
 def _draw_errors(axes: Axes, results: Sequence[Result]) -> None:

@@ -15,6 +15,7 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import PrivacyUnit, Unit, parse_unit
 from sfumato.solvers.base import PrivateSolver, PublicShape
+from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant, prefers_laplace
 
 _JOINT = ("auto", "gradient", "bias")  # methods that can leave rows with their owners
 
@@ -72,4 +73,11 @@ def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> in
 
 
 def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[Any]:
+    """The solver of a method, before calibration."""
+    budget = privacy.budget
+    pure = isinstance(budget, Budget) and budget.pure
+    if method == "constant":
+        return PrivateConstant(pure=pure)
+    if method == "bias":
+        return PrivateBiases(pure=isinstance(budget, Budget) and prefers_laplace(shape, budget))
     raise SettingError(f"no private method {method!r} serves {privacy.unit!r} of {shape.sizes}")

@@ -91,7 +91,7 @@ class PrivatePlan:
             exact=solver.exact,
             seeded=seeded,
             assumptions=self._assumptions(),
-            ledger=str(ledger.path) if on_file else None,
+            ledger=ledger.path.name if ledger.path is not None else None,
             fits=ledger.fits if on_file else None,
             total_epsilon=ledger.epsilon(delta) if on_file else None,
         )
@@ -110,6 +110,9 @@ class PrivatePlan:
             given.append("the labels given as public are")
         if unit.hides_presence and self.shape.entries is not None:
             given.append(f"the number of entries, about {self.shape.entries:,}, is public")
+        if unit.hides_presence and self.shape.local is not None:
+            own = self.shape.modes[self.shape.local]
+            given.append(f"how many levels {own.name} has, {own.size:,}, is public; their names are not")
         if isinstance(unit, Unit):
             given.append(f"no two levels of {unit.mode} belong to the same one")
         if self.shape.spread is not None:

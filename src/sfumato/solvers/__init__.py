@@ -3,9 +3,19 @@
 from sfumato.solvers.als import ALS
 from sfumato.solvers.biases import Backfitting
 from sfumato.solvers.minibatch import MinibatchSGD
+from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant
 from sfumato.solvers.sequential import SequentialSGD
 from sfumato.solvers.sgd import SGD
 
 SOLVERS = {"als": ALS, "sgd": SGD, "minibatch": MinibatchSGD, "sequential": SequentialSGD}
 
-__all__ = ["ALS", "SGD", "SOLVERS", "Backfitting", "MinibatchSGD", "SequentialSGD"]
+__all__ = [
+    "ALS",
+    "SGD",
+    "SOLVERS",
+    "Backfitting",
+    "MinibatchSGD",
+    "PrivateBiases",
+    "PrivateConstant",
+    "SequentialSGD",
+]

@@ -129,7 +129,9 @@ class PrivateSolver(Protocol[State]):
     proof: ClassVar[str]
     proven: ClassVar[bool]
     exact: ClassVar[bool]
-    noise: float
+
+    @property
+    def noise(self) -> float: ...
 
     def check(self, shape: PublicShape) -> None:
         """Raise a ``SettingError`` for what this solver cannot do; never sees data."""

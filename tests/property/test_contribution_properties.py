@@ -1,0 +1,202 @@
+"""Neighbouring data never move a statistic of the private biases by more than the bound it states.
+
+Exactly: no tolerance, since contributions lie on a grid on which sums are exact.
+"""
+
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.data.layout import Site
+from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.models.multilinear import CPModel
+from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
+from sfumato.solvers.base import PublicShape
+from sfumato.solvers.contributions import (
+    Contribution,
+    arrange,
+    entry_sums,
+    unit_sums,
+    unit_sums_reference,
+)
+from sfumato.solvers.private_biases import (
+    CountsQuery,
+    Known,
+    SumsQuery,
+    constant_statistics,
+    count_statistics,
+    sum_statistics,
+)
+
+examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+NAMES = ("user", "item", "day")
+SIZES, BOUNDS = (5, 6, 3), (-1.3, 4.1)
+MODES = tuple(Mode(name, n) for name, n in zip(NAMES, SIZES, strict=True))
+UNITS = [Value(), Entry(), Unit("user"), Unit("day"), UnitValues("user", 3), UnitValues("item", 50)]
+HABITS = ["any", "one day", "one item", "one cell", "every item", "nothing"]
+
+
+def tensor(cells, values):
+    if not len(values):
+        return tensor([[0], [0], [0]], [0.0]).take(np.zeros(1, bool))
+    return SparseTensor(np.asarray(cells), np.asarray(values, float), MODES)
+
+
+@st.composite
+def data(draw):
+    """Entries of users with habits that are hard on bounds; values beyond the bounds, NaN too."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    everybody = rng.integers(SIZES[1])
+    cells = []
+    for user in range(SIZES[0]):
+        habit, n = draw(st.sampled_from(HABITS)), draw(st.integers(1, 25))
+        day, item = rng.integers(SIZES[2]), rng.integers(SIZES[1])
+        items = {"one item": [item] * n, "one cell": [item] * n, "every item": np.arange(SIZES[1])}
+        mine = np.array(items.get(habit, rng.integers(SIZES[1], size=n)))
+        days = rng.integers(SIZES[2], size=mine.size)
+        if habit in ("one day", "one cell"):
+            days[:] = day
+        if habit != "nothing":
+            here = np.stack([np.full(mine.size, user), mine, days])
+            cells += [here, [[user], [everybody], [day]]]
+    cells = np.concatenate(cells, axis=1) if cells else np.empty((3, 0), int)
+    wild = draw(st.booleans())
+    values = rng.choice([BOUNDS[0], BOUNDS[1], 0.1], cells.shape[1])
+    values += rng.normal(scale=3.0 if wild else 0.0, size=cells.shape[1])
+    if wild and values.size:
+        values[rng.integers(values.size)] = rng.choice([np.nan, np.inf, -np.inf])
+    return cells, values, rng
+
+
+def neighbour(unit, cells, values, rng):
+    """The data with one unit changed as the definition of the unit says."""
+    if not values.size:
+        return cells, values
+    one = rng.integers(values.size)
+    if isinstance(unit, Entry):
+        return np.delete(cells, one, axis=1), np.delete(values, one)
+    if isinstance(unit, Unit):
+        mode = NAMES.index(unit.mode)
+        kept = cells[mode] != cells[mode, one]
+        return cells[:, kept], values[kept]
+    changed = values.copy()
+    if isinstance(unit, Value):
+        changed[one] = rng.choice([*BOUNDS, rng.uniform(*BOUNDS)])
+    else:
+        mode = NAMES.index(unit.mode)
+        mine = rng.permutation(np.flatnonzero(cells[mode] == cells[mode, one]))[: unit.max_entries]
+        changed[mine] = rng.choice([*BOUNDS, rng.uniform(*BOUNDS)], mine.size)
+    return cells, changed
+
+
+def shape_of(unit, **settings):
+    return PublicShape(MODES, lambda n, d: CPModel.zeros(n, 1, d), unit=unit, bounds=BOUNDS, **settings)
+
+
+def random_query(known, mode, rng):
+    model = CPModel.zeros(SIZES, 1).with_mean(rng.normal())
+    model.biases[:] = rng.normal(size=model.biases.size) * rng.choice([0.0, 0.5, 3.0])
+    weights = None if known.unit_mode is None else rng.exponential(size=SIZES[mode]) + 0.01
+    clip = float(rng.uniform(0.3, 6.0))
+    bound = clip if known.unit_mode is None else float(rng.uniform(0.05, 2.0))
+    return SumsQuery(known, mode, model, clip, bound, weights)
+
+
+def assert_within(first, second):
+    assert (first.l1, first.l2) == (second.l1, second.l2)  # the bound is not data
+    change = first.values - second.values
+    assert np.abs(change).sum() <= first.l1
+    assert np.sqrt((change**2).sum()) <= first.l2 * (1 + 1e-15)  # of the root itself
+    if first.single:
+        assert np.count_nonzero(change) <= 1
+
+
+@pytest.mark.parametrize("pure", [False, True], ids=["gaussian", "pure"])
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.key)
+@examples
+@given(data(), st.sampled_from([None, 8, 60]))
+def test_neighbours_stay_within_the_bound(unit, pure, drawn, entries):
+    cells, values, rng = drawn
+    known = Known(shape_of(unit, entries=entries), 1.0, pure)
+    sites = [Site(tensor(c, v), 1) for c, v in [(cells, values), neighbour(unit, cells, values, rng)]]
+    assert_within(*(constant_statistics(known, site) for site in sites))
+    for mode in range(3):
+        if unit.hides_presence:
+            assert_within(*(count_statistics(CountsQuery(known, mode), site) for site in sites))
+        query = random_query(known, mode, rng)
+        assert_within(*(sum_statistics(query, site) for site in sites))
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("centred", [False, True])
+@examples
+@given(data())
+def test_the_kernel_does_what_its_twin_does(norm, centred, drawn):
+    cells, values, rng = drawn
+    arranged = arrange(Site(tensor(cells, values), 1), 0, BOUNDS)
+    made = Contribution(1.5, float(rng.uniform(0.05, 2.0)), 3.0, centred, norm)
+    for mode in range(3):
+        weights = rng.exponential(size=SIZES[mode])
+        case = (arranged.levels[mode], arranged.starts, arranged.values, weights, made)
+        # Numbers that rounding moves across a line of the grid are cut to different lines.
+        np.testing.assert_allclose(unit_sums(*case), unit_sums_reference(*case), atol=1e-6)
+
+
+WORST = {
+    "entry, a value at the bound": (Entry(), [[0], [1], [2]], [4.1], 1),
+    "user, all entries on one day": (Unit("user"), [[0] * 9, range(9), [1] * 9], [4.1] * 9, 2),
+    "user, everything in one cell": (Unit("user"), [[0] * 9, [3] * 9, [1] * 9], [4.1] * 9, 1),
+    "user, a few items": (Unit("user"), [[0] * 4, range(4), [1] * 4], [4.1, -1.3] * 2, 1),
+}
+
+
+@pytest.mark.parametrize("case", WORST)
+@pytest.mark.parametrize("pure", [False, True])
+def test_the_bounds_are_reached(case, pure):
+    # So that a bound that is stated too small cannot pass.
+    unit, cells, values, mode = WORST[case]
+    cells = np.array([list(row) for row in cells]) % np.array(SIZES)[:, None]
+    known = Known(shape_of(unit), 1.0, pure)
+    weights = None if known.unit_mode is None else np.ones(SIZES[mode])
+    model = CPModel.zeros(SIZES, 1).with_mean(1.4 if len(values) == 4 else -1.0)
+    query = SumsQuery(known, mode, model, 0.4, 0.4 if weights is None else 0.05, weights)
+    one, none = (
+        sum_statistics(query, Site(tensor(*given), 1))
+        for given in [(cells, values), (np.empty((3, 0), int), [])]
+    )
+    length = np.linalg.norm(one.values - none.values, known.norm)
+    assert 0.999 * one.l2 <= length <= one.l2
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_units_add_up_exactly(norm):
+    # Adding a unit changes the sums by its contribution to the last bit, whatever else is there.
+    rng = np.random.default_rng(3)
+    cells = np.stack([rng.integers(n, size=300) for n in SIZES])
+    arranged = arrange(Site(tensor(cells, rng.uniform(*BOUNDS, 300)), 1), 0, BOUNDS)
+    made, weights = Contribution(1.5, 0.7, 3.0, True, norm), rng.exponential(size=SIZES[1])
+    levels, starts, values = arranged.levels[1], arranged.starts, arranged.values
+    together = unit_sums(levels, starts, values, weights, made)
+    parts = [slice(a, b) for a, b in pairwise(starts)]
+    alone = [
+        unit_sums(levels[part], np.array([0, part.stop - part.start]), values[part], weights, made)
+        for part in parts
+    ]
+    for order in permutations(range(len(parts))):
+        total = np.zeros(SIZES[1])
+        for unit in order:
+            total += alone[unit]
+        np.testing.assert_array_equal(total, together)
+
+
+def test_entries_add_up_exactly():
+    rng = np.random.default_rng(3)
+    levels, residuals = rng.integers(4, size=10_000), rng.normal(size=10_000)
+    together = entry_sums(levels, residuals, 0.9, 4)
+    rest = entry_sums(levels[1:], residuals[1:], 0.9, 4) + entry_sums(levels[:1], residuals[:1], 0.9, 4)
+    np.testing.assert_array_equal(rest, together)
+    backwards = entry_sums(levels[::-1], residuals[::-1], 0.9, 4)
+    np.testing.assert_array_equal(backwards, together)
