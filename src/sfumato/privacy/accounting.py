@@ -1,8 +1,8 @@
 """Accounting: what a composition of events costs, and how much noise a budget needs.
 
-Compositions of Gaussians alone and of pure mechanisms alone have exact formulas. Everything else goes
-through dp-accounting's privacy loss distributions, discretised pessimistically: the epsilon that
-comes out is an upper bound.
+Compositions of Gaussians alone and of pure mechanisms alone have exact formulas. Everything else
+goes through privacy loss distributions, or Renyi divergences where there are none: the epsilon that
+comes out is an upper bound (see :mod:`sfumato.privacy.curves`).
 
 A trap, and why the accountant class of dp-accounting is not used: its relation is one for all
 events, and not every event treats it alike. Here an unsampled event's multiplier already refers to
@@ -13,18 +13,24 @@ of one contribution, not of a difference.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from math import exp, expm1, inf, log, sqrt
-from typing import Any
+from functools import cache
+from math import exp, expm1, fsum, inf, log, sqrt
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from sfumato.errors import SettingError
 from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.curves import (
+    Parts,
+    change_over_noise,
+    curve_of,
+    gaussian_delta,
+    gaussian_epsilon,
+    loss_variance,
+)
 from sfumato.privacy.events import (
     ApproximateEvent,
     Event,
@@ -32,59 +38,56 @@ from sfumato.privacy.events import (
     LaplaceEvent,
     PureEvent,
     SampledGaussianEvent,
+    ZCDPEvent,
     flattened,
 )
 
-_INTERVAL = 1e-4  # of the discretised privacy loss
-_TOLERANCE = 1e-4  # relative, of calibrated noise
+__all__ = [
+    "advanced",
+    "basic",
+    "calibrate",
+    "covers",
+    "delta_of",
+    "epsilon_of",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_multiplier",
+    "rho_of",
+    "rounds_of_noise",
+]
+
+_TOLERANCE = 2e-4  # part of the budget that calibrated noise may leave unspent
+_ROUNDING = 1e-12  # by which sums of floating-point numbers may pass a budget
+_FURTHEST = log(1e9)  # noise is sought from one billionth to one billion
 
 
 def epsilon_of(event: Event, delta: float) -> float:
     """An upper bound on epsilon at delta; infinite where there is none."""
     if not 0 <= delta < 1:
         raise SettingError(f"delta must be at least 0 and below 1, got {delta}")
-    counts = _counted(event)
-    if not counts:
-        return 0.0
-    pure = _pure_epsilon(counts)
-    if delta == 0:
+    parts = _counted(event)
+    pure = _pure_epsilon(parts)
+    if delta == 0 or pure == 0:
         return pure
-    if all(isinstance(part, GaussianEvent) for part in counts):
-        return gaussian_epsilon(_joint_multiplier(counts), delta)
-    return min(pure, float(_loss(counts).get_epsilon_for_delta(delta)))
+    return min(pure, curve_of(parts, delta).epsilon(delta))
 
 
 def delta_of(event: Event, epsilon: float) -> float:
     """An upper bound on delta at epsilon."""
-    counts = _counted(event)
-    if _pure_epsilon(counts) <= epsilon:
+    parts = _counted(event)
+    if _pure_epsilon(parts) <= epsilon:
         return 0.0
-    if all(isinstance(part, GaussianEvent) for part in counts):
-        return gaussian_delta(_joint_multiplier(counts), epsilon)
-    return float(_loss(counts).get_delta_for_epsilon(epsilon))
+    return curve_of(parts).delta(epsilon)
 
 
 def rho_of(event: Event) -> float:
     """zCDP of a composition; sampled Gaussians have none that is better than unsampled ones."""
-    total = 0.0
-    for part, times in flattened(event):
-        if isinstance(part, GaussianEvent | SampledGaussianEvent):
-            total += times / (2 * _full_multiplier(part) ** 2)
-        elif isinstance(part, PureEvent | LaplaceEvent):
-            total += times * _pure_part(part) ** 2 / 2
-        else:
-            return inf
-    return total
+    return fsum(times * _rho(part) for part, times in _counted(event).items())
 
 
 def covers(budget: Budget | ZCDP, event: Event) -> bool:
-    """Whether the event stays within the budget."""
-    if isinstance(budget, ZCDP):
-        return rho_of(event) <= budget.rho
-    counts = _counted(event)
-    if budget.pure or _pure_epsilon(counts) <= budget.epsilon:
-        return _pure_epsilon(counts) <= budget.epsilon
-    return delta_of(event, budget.epsilon) <= budget.delta
+    """Whether the event stays within the budget, but for the last digit of a sum."""
+    return _share(budget, event) <= 1 + _ROUNDING
 
 
 def calibrate(event_of: Callable[[float], Event], budget: Budget | ZCDP) -> float:
@@ -92,47 +95,12 @@ def calibrate(event_of: Callable[[float], Event], budget: Budget | ZCDP) -> floa
 
     ``event_of(noise)`` must cost less the larger the noise.
     """
-    low, high = 0.0, 1.0
-    while not covers(budget, event_of(high)):
-        low, high = high, high * 4
-        if high > 1e9:
-            raise SettingError(
-                f"no amount of noise keeps this within {budget}"
-                + ("; name a delta, such as 1e-6" if getattr(budget, "pure", False) else "")
-            )
-    while low == 0.0:
-        if covers(budget, event_of(high / 4)):
-            high /= 4
-        else:
-            low = high / 4
-        if high < 1e-9:
-            return high
-    while high / low - 1 > _TOLERANCE:
-        middle = sqrt(low * high)
-        low, high = (low, middle) if covers(budget, event_of(middle)) else (middle, high)
-    return high
-
-
-# -- Gaussian noise: closed forms -----------------------------------------------------------------
-
-
-def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """Exact delta of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
-    mu = 1 / noise_multiplier
-    second = exp(min(700.0, epsilon + float(log_ndtr(-epsilon / mu - mu / 2))))
-    return max(0.0, float(ndtr(mu / 2 - epsilon / mu)) - second)
-
-
-@lru_cache(maxsize=4096)
-def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Least epsilon of the Gaussian mechanism at delta."""
-    if gaussian_delta(noise_multiplier, 0.0) <= delta:
-        return 0.0
-    high = 1.0
-    while gaussian_delta(noise_multiplier, high) > delta:
-        high *= 2
-    root = brentq(lambda e: gaussian_delta(noise_multiplier, e) - delta, 0.0, high, xtol=1e-12)
-    return float(root) * (1 + 1e-9) + 1e-12
+    rough = _least_noise(lambda noise: _rough_share(budget, event_of(noise)), 1.0)
+    noise = _least_noise(lambda noise: _share(budget, event_of(noise)), rough or 1.0)
+    if noise is None:
+        hint = "; name a delta, such as 1e-6" if isinstance(budget, Budget) and budget.pure else ""
+        raise SettingError(f"no amount of noise keeps this within {budget}{hint}")
+    return noise
 
 
 def gaussian_multiplier(budget: Budget) -> float:
@@ -156,14 +124,20 @@ def advanced(each: Budget, times: int, slack: float) -> Budget:
     return Budget(spread + times * each.epsilon * expm1(each.epsilon), times * each.delta + slack)
 
 
-# -- how the parts are put together ---------------------------------------------------------------
+def rounds_of_noise(total: float, shares: Sequence[float]) -> list[float]:
+    """Noise multipliers of Gaussian queries that compose to ``total``, by shares of 1/sigma^2."""
+    weights = np.asarray(shares, np.float64) / np.sum(shares)
+    return [float(total / sqrt(w)) for w in weights]
 
 
-def _counted(event: Event) -> dict[Event, int]:
-    counts: dict[Event, int] = defaultdict(int)
+# -- what the parts cost --------------------------------------------------------------------------
+
+
+def _counted(event: Event) -> Parts:
+    counts: Counter[Event] = Counter()
     for part, times in flattened(event):
         counts[part] += times
-    return dict(counts)
+    return counts
 
 
 def _pure_part(event: Event) -> float:
@@ -173,72 +147,61 @@ def _pure_part(event: Event) -> float:
         return 1 / event.noise_multiplier
     if isinstance(event, ApproximateEvent) and event.delta == 0:
         return event.epsilon
+    if isinstance(event, ZCDPEvent) and event.rho == 0:
+        return 0.0
     return inf
 
 
-def _pure_epsilon(counts: dict[Event, int]) -> float:
-    return sum(times * _pure_part(part) for part, times in counts.items())
+def _pure_epsilon(parts: Parts) -> float:
+    return fsum(times * _pure_part(part) for part, times in parts.items())
 
 
-def _full_multiplier(event: GaussianEvent | SampledGaussianEvent) -> float:
-    """Noise over the change between neighbours, as if every unit took part."""
-    if isinstance(event, SampledGaussianEvent) and event.replaces:
-        return event.noise_multiplier / 2
-    return event.noise_multiplier
+def _rho(event: Event) -> float:
+    if isinstance(event, GaussianEvent | SampledGaussianEvent):
+        return change_over_noise(event) ** 2 / 2
+    if isinstance(event, ZCDPEvent):
+        return event.rho
+    return _pure_part(event) ** 2 / 2  # Bun and Steinke 2016, Proposition 1.4
 
 
-def _joint_multiplier(counts: dict[Event, int]) -> float:
-    """One Gaussian that costs exactly as much as all of them (Dong, Roth and Su 2022)."""
-    inverse = sum(
-        times / part.noise_multiplier**2
-        for part, times in counts.items()
-        if isinstance(part, GaussianEvent)
-    )
-    return 1 / sqrt(inverse)
+def _share(budget: Budget | ZCDP, event: Event) -> float:
+    """The part of the budget that the event spends."""
+    if isinstance(budget, ZCDP):
+        return rho_of(event) / budget.rho
+    return epsilon_of(event, budget.delta) / budget.epsilon
 
 
-def _loss(counts: dict[Event, int]) -> Any:
-    gaussians: dict[Event, int] = {p: n for p, n in counts.items() if isinstance(p, GaussianEvent)}
-    rest = {part: n for part, n in counts.items() if part not in gaussians}
-    if gaussians:
-        rest[GaussianEvent(_joint_multiplier(gaussians))] = 1
-    total = None
-    for part, times in rest.items():
-        loss = _part_loss(part, times)
-        total = loss if total is None else total.compose(loss)
-    return total
+def _rough_share(budget: Budget | ZCDP, event: Event) -> float:
+    """Like it, but as if all events together were one Gaussian: where to start looking."""
+    if isinstance(budget, ZCDP) or budget.pure:
+        return _share(budget, event)
+    variance = loss_variance(_counted(event))
+    if variance == 0:
+        return 0.0
+    return gaussian_epsilon(1 / sqrt(variance), budget.delta) / budget.epsilon
 
 
-@lru_cache(maxsize=256)
-def _part_loss(event: Event, times: int) -> Any:
-    from dp_accounting.pld import common
-    from dp_accounting.pld import privacy_loss_distribution as pld
-    from dp_accounting.privacy_accountant import NeighboringRelation
-
-    settings: dict[str, Any] = {"value_discretization_interval": _INTERVAL}
-    if isinstance(event, GaussianEvent):
-        loss = pld.from_gaussian_mechanism(event.noise_multiplier, **settings)
-    elif isinstance(event, LaplaceEvent):
-        loss = pld.from_laplace_mechanism(event.noise_multiplier, **settings)
-    elif isinstance(event, SampledGaussianEvent):
-        loss = pld.from_gaussian_mechanism(
-            event.noise_multiplier,
-            sampling_prob=event.rate,
-            neighboring_relation=NeighboringRelation.REPLACE_ONE
-            if event.replaces
-            else NeighboringRelation.ADD_OR_REMOVE_ONE,
-            **settings,
-        )
-    elif isinstance(event, PureEvent | ApproximateEvent):
-        delta = event.delta if isinstance(event, ApproximateEvent) else 0.0
-        parameters = common.DifferentialPrivacyParameters(event.epsilon, delta)
-        loss = pld.from_privacy_parameters(parameters, **settings)
-    else:
-        raise TypeError(f"a composition is not a part: {event!r}")
-    return loss.self_compose(times) if times > 1 else loss
+# -- the least noise that is enough ---------------------------------------------------------------
 
 
-def rounds_of_noise(total: float, shares: Sequence[float]) -> list[float]:
-    """Noise multipliers of Gaussian queries that compose to ``total``, by shares of 1/sigma^2."""
-    weights = np.asarray(shares, np.float64) / np.sum(shares)
-    return [float(total / sqrt(w)) for w in weights]
+def _least_noise(share: Callable[[float], float], start: float) -> float | None:
+    """Noise at which a falling share is at most 1 and hardly less; None where there is none."""
+    enough: list[float] = []
+
+    @cache
+    def excess(at: float) -> float:
+        """Logarithm of the share at noise e^at, seen from the middle of what is near enough."""
+        spent = share(exp(at))
+        if spent <= 1:
+            enough.append(at)
+        miss = min(100.0, log(max(spent, 1e-40))) + _TOLERANCE / 2
+        return 0.0 if abs(miss) <= _TOLERANCE / 2 else miss
+
+    # The share falls about like 1 / noise, or faster: a step of this length reaches across.
+    at = log(start)
+    step = 1.1 * max(-2.0, min(2.0, excess(at)))
+    while abs(at + step) < _FURTHEST and excess(at) * excess(at + step) > 0:
+        at, step = at + step, 2 * step
+    if abs(at + step) < _FURTHEST and excess(at) != 0:
+        brentq(excess, at, at + step, xtol=1e-9)
+    return exp(min(enough)) if enough else None

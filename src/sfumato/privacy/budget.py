@@ -69,16 +69,21 @@ class ZCDP:
         return tuple(self * share for share in _proportions(shares))
 
     def epsilon(self, delta: float) -> float:
-        """The epsilon that it implies at delta: rho + 2 sqrt(rho ln(1/delta))."""
-        return self.rho + 2 * sqrt(self.rho * log(1 / delta))
+        """The epsilon that it implies at delta, as the papers convert: rho + 2 sqrt(rho ln(1/delta)).
+
+        ``accounting.epsilon_of(ZCDPEvent(rho), delta)`` is tighter.
+        """
+        if not 0 < delta < 1:
+            raise SettingError(f"delta must lie between 0 and 1, got {delta}")
+        return self.rho + 2 * sqrt(-self.rho * log(delta))
 
     @classmethod
     def within(cls, budget: Budget) -> ZCDP:
-        """The largest rho whose conversion is inside an (epsilon, delta) budget."""
+        """The largest rho that :meth:`epsilon` turns into an (epsilon, delta) budget."""
         if budget.pure:
             raise SettingError("zCDP gives no pure epsilon: name a delta, such as 1e-6")
-        room = log(1 / budget.delta)
-        return cls((sqrt(room + budget.epsilon) - sqrt(room)) ** 2)
+        room = -log(budget.delta)
+        return cls((budget.epsilon / (sqrt(room + budget.epsilon) + sqrt(room))) ** 2)
 
     def __str__(self) -> str:
         return f"rho {self.rho:.4g}"

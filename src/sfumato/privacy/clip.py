@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from sfumato.errors import SettingError
 
 Array = NDArray[Any]
+_ROUNDING = 2.0**-40  # more than what the arithmetic of clipping a row can add to its length
+_GRID_BITS = 27  # a row's coordinates have 27 bits, sums of 2^26 rows at most 53
 
 
 @dataclass(frozen=True, eq=False)
 class Clipped:
     """Numbers, and how much they can change between neighbours, in the L1 and in the L2 norm.
 
-    ``single`` says that one coordinate changes and no other.
+    ``single`` says that one coordinate changes and no other. The numbers are finite.
     """
 
     values: Array
@@ -49,8 +51,11 @@ def clip_values(values: Array, low: float, high: float) -> Clipped:
     =================  ==================
     """
     check_range(low, high)
-    kept = np.clip(np.nan_to_num(values, nan=(low + high) / 2, posinf=high, neginf=low), low, high)
-    return Clipped(kept, high - low, high - low, single=True)
+    # In double precision: a bound rounded to fewer digits may lie outside the range.
+    wide = np.asarray(values, np.float64)
+    kept = np.where(np.isnan(wide), low / 2 + high / 2, np.clip(wide, low, high))
+    width = float(np.nextafter(high - low, inf))  # the difference may have been rounded down
+    return Clipped(kept, width, width, single=True)
 
 
 def clip_sum(contributions: Array, bound: float) -> Clipped:
@@ -65,6 +70,10 @@ def clip_sum(contributions: Array, bound: float) -> Clipped:
     not finite     zero
     no rows        the sum is zero
     =============  =========================
+
+    Each coordinate to within 2e-8 of the bound, towards zero: it becomes a multiple of a power of two,
+    so that up to 67 million rows add up without rounding. A rounding error depends on all the rows:
+    with it, one of them could move the sum by more than the bound.
     """
     if not (bound > 0 and np.isfinite(bound)):
         raise SettingError(f"a bound must be above zero and finite, got {bound}")
@@ -73,9 +82,11 @@ def clip_sum(contributions: Array, bound: float) -> Clipped:
     # Scaled by the largest coordinate first: squares of large numbers would overflow.
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
     unit = np.divide(rows, largest, out=np.zeros_like(rows), where=largest > 0)
-    length = largest * np.linalg.norm(unit, axis=1, keepdims=True)
-    factor = np.divide(bound, length, out=np.ones_like(length), where=length > bound)
-    return Clipped((rows * factor).sum(axis=0), inf, float(bound))
+    length = np.linalg.norm(unit, axis=1, keepdims=True)
+    room = bound * (1 - _ROUNDING)
+    shortened = unit * np.minimum(largest, np.divide(room, length, where=length > 0, out=length))
+    grid = 2.0 ** (np.frexp(bound)[1] - _GRID_BITS)
+    return Clipped(np.trunc(shortened / grid).sum(axis=0) * grid, inf, float(bound))
 
 
 def check_range(low: float, high: float) -> None:

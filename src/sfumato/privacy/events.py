@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from sfumato.errors import SettingError
@@ -19,12 +20,18 @@ class GaussianEvent:
 
     noise_multiplier: float
 
+    def __post_init__(self) -> None:
+        _check(0 < self.noise_multiplier < inf, self)
+
 
 @dataclass(frozen=True)
 class LaplaceEvent:
     """Laplace noise where one coordinate changes; multiplier: scale over its largest change."""
 
     noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check(0 < self.noise_multiplier < inf, self)
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,9 @@ class PureEvent:
 
     epsilon: float
 
+    def __post_init__(self) -> None:
+        _check(0 <= self.epsilon < inf, self)
+
 
 @dataclass(frozen=True)
 class ApproximateEvent:
@@ -40,6 +50,19 @@ class ApproximateEvent:
 
     epsilon: float
     delta: float
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.epsilon < inf and 0 <= self.delta < 1, self)
+
+
+@dataclass(frozen=True)
+class ZCDPEvent:
+    """Any mechanism that is rho-zero-concentrated private (Bun and Steinke 2016)."""
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.rho < inf, self)
 
 
 @dataclass(frozen=True)
@@ -54,6 +77,10 @@ class SampledGaussianEvent:
     rate: float
     replaces: bool
 
+    def __post_init__(self) -> None:
+        _check(0 < self.noise_multiplier < inf, self)
+        _check(0 < self.rate <= 1 and self.replaces in (False, True), self)
+
 
 @dataclass(frozen=True)
 class Repeated:
@@ -61,6 +88,9 @@ class Repeated:
 
     event: Event
     times: int
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.times < inf and int(self.times) == self.times, self)
 
 
 @dataclass(frozen=True)
@@ -75,6 +105,7 @@ Event = (
     | LaplaceEvent
     | PureEvent
     | ApproximateEvent
+    | ZCDPEvent
     | SampledGaussianEvent
     | Repeated
     | Composed
@@ -94,7 +125,14 @@ def flattened(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
 
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (GaussianEvent, LaplaceEvent, PureEvent, ApproximateEvent, SampledGaussianEvent)
+    for kind in (
+        GaussianEvent,
+        LaplaceEvent,
+        PureEvent,
+        ApproximateEvent,
+        ZCDPEvent,
+        SampledGaussianEvent,
+    )
 }
 
 
@@ -114,8 +152,13 @@ def event_from_json(data: Any) -> Event:
         if data["kind"] == "Composed":
             return Composed(tuple(event_from_json(part) for part in rest["events"]))
         if data["kind"] == "Repeated":
-            return Repeated(event_from_json(rest["event"]), int(rest["times"]))
+            return Repeated(event_from_json(rest["event"]), rest["times"])
         event: Event = _KINDS[data["kind"]](**rest)
     except (AttributeError, KeyError, TypeError) as error:
         raise SettingError(f"not a record of a private event: {data!r}") from error
     return event
+
+
+def _check(holds: bool, event: object) -> None:
+    if not holds:
+        raise SettingError(f"such an event cannot be: {event!r}")

@@ -7,9 +7,8 @@ noise over the sensitivity. Proofs: ``proofs/mechanisms.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import expm1, inf, isfinite, log1p, sqrt
+from math import ceil, exp, expm1, frexp, inf, isfinite, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,15 +24,20 @@ from sfumato.privacy.events import (
     PureEvent,
     Repeated,
     SampledGaussianEvent,
+    ZCDPEvent,
 )
 
 Array = NDArray[Any]
-_GRID = -40  # exact samplers work on multiples of 2^-40
+_GRID_BITS = 60  # exact samplers work on a grid this many powers of two below the noise
+_HAIR = 1e-12  # by which a bound is enlarged, for the roundings of this module's own arithmetic
 
 
 @dataclass(frozen=True, eq=False)
 class Noisy:
-    """What was released, and the standard deviation of the noise in each number."""
+    """What was released, and the standard deviation of the noise in each number.
+
+    It is infinite where what is released is not the number plus noise.
+    """
 
     values: Array
     deviation: float
@@ -76,10 +80,12 @@ class Laplace:
             raise SettingError("this mechanism is for data of which one coordinate changes")
         scale = self.noise_multiplier * _finite(clipped.l1, "L1")
         if entropy.exact:
-            values = _exact("make_laplace", "l1_distance", clipped.values, scale)
+            grid = _grid(scale)
+            # Rounding to the grid moves each number, the grid's own law costs two steps more.
+            scale = self.noise_multiplier * _enlarged(clipped.l1, (clipped.values.size + 2) * 2.0**grid)
+            values = _opendp_floats("make_laplace", "l1_distance", clipped.values, scale, grid)
         else:
-            noise = entropy.generator().laplace(0.0, scale, clipped.values.shape)
-            values = clipped.values + noise
+            values = clipped.values + entropy.generator().laplace(0.0, scale, clipped.values.shape)
         return Noisy(values, self.deviation(clipped.l1))
 
 
@@ -103,9 +109,9 @@ class VectorLaplace:
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         scale = self.noise_multiplier * _finite(clipped.l2, "L2")
         generator, size = entropy.generator(), clipped.values.size
-        direction = generator.standard_normal(clipped.values.shape)
-        length = generator.gamma(size, scale)
-        noise = direction * (length / np.linalg.norm(direction))
+        noise = generator.standard_normal(clipped.values.shape)
+        if size > 0:
+            noise *= generator.gamma(size, scale) / np.linalg.norm(noise)
         return Noisy(clipped.values + noise, scale * sqrt(size + 1))
 
 
@@ -128,10 +134,13 @@ class Gaussian:
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         scale = self.noise_multiplier * _finite(clipped.l2, "L2")
         if entropy.exact:
-            values = _exact("make_gaussian", "l2_distance", clipped.values, scale)
+            grid = _grid(scale)
+            # The hair also pays for the difference between the law on the grid and the Gaussian.
+            scale = self.noise_multiplier * _enlarged(clipped.l2, sqrt(clipped.values.size) * 2.0**grid)
+            values = _opendp_floats("make_gaussian", "l2_distance", clipped.values, scale, grid)
         else:
             values = clipped.values + entropy.generator().normal(0.0, scale, clipped.values.shape)
-        return Noisy(values, scale)
+        return Noisy(values, self.deviation(clipped.l2))
 
 
 @dataclass(frozen=True)
@@ -147,22 +156,27 @@ class Geometric:
     def event(self) -> Event:
         return PureEvent(1 / self.noise_multiplier)
 
+    def deviation(self, bound: float) -> float:
+        inverse = 1 / (self.noise_multiplier * bound)
+        return sqrt(2) * exp(-inverse / 2) / -expm1(-inverse)
+
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
-        scale = self.noise_multiplier * _finite(clipped.l1, "L1")
+        scale = self.noise_multiplier * _enlarged(_finite(clipped.l1, "L1"))
         whole = _whole(clipped.values)
         if entropy.exact:
-            values = _exact_whole("make_geometric", "l1_distance", "i64", whole, scale)
+            values = _opendp_whole("make_geometric", "l1_distance", "i64", whole, scale)
         else:  # the difference of two geometric numbers
-            success = -expm1(-1 / scale)
-            drawn = entropy.generator().geometric(success, (2, *whole.shape))
+            drawn = entropy.generator().geometric(-expm1(-1 / scale), (2, *whole.shape))
             values = whole + drawn[0] - drawn[1]
-        ratio = np.exp(-1 / scale)
-        return Noisy(values, float(np.sqrt(2 * ratio) / (1 - ratio)))
+        return Noisy(values, self.deviation(clipped.l1))
 
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
-    """Gaussian noise on whole numbers (Canonne, Kamath and Steinke 2020)."""
+    """Gaussian noise on whole numbers (Canonne, Kamath and Steinke 2020).
+
+    Accounted by its concentration: that the whole privacy loss is the Gaussian's is not proven.
+    """
 
     noise_multiplier: float
 
@@ -171,17 +185,24 @@ class DiscreteGaussian:
 
     @property
     def event(self) -> Event:
-        # Per coordinate its privacy loss has the moments of the Gaussian's; see the proof note.
-        return GaussianEvent(self.noise_multiplier)
+        return ZCDPEvent(1 / (2 * self.noise_multiplier**2))
+
+    def deviation(self, bound: float) -> float:
+        scale = self.noise_multiplier * bound
+        if scale > 3:  # the sums below differ from the integrals by less than one part in 1e70
+            return scale
+        n = np.arange(-40, 41)
+        weights = np.exp(-((n / scale) ** 2) / 2)
+        return float(np.sqrt(weights @ n**2 / weights.sum()))
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
-        scale = self.noise_multiplier * _finite(clipped.l2, "L2")
+        scale = self.noise_multiplier * _enlarged(_finite(clipped.l2, "L2"))
         whole = _whole(clipped.values)
         if entropy.exact:
-            values = _exact_whole("make_gaussian", "l2_distance", "f64", whole, scale)
+            values = _opendp_whole("make_gaussian", "l2_distance", "f64", whole, scale)
         else:
             values = whole + _discrete_gaussian(whole.shape, scale, entropy.generator())
-        return Noisy(values, scale)
+        return Noisy(values, self.deviation(clipped.l2))
 
 
 @dataclass(frozen=True)
@@ -189,14 +210,14 @@ class RandomisedResponse:
     """One of ``categories`` answers: the true one with probability e^eps / (e^eps + k - 1).
 
     Takes whole numbers from 0 to k - 1, each independently of the others; a value may be replaced.
+    Drawn in whole numbers throughout, so that it is exact without OpenDP, which is slow at it.
     """
 
     epsilon: float
     categories: int
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.epsilon) and self.epsilon > 0):
-            raise SettingError(f"epsilon must be a number above zero, got {self.epsilon}")
+        _check_epsilon(self.epsilon)
         if int(self.categories) != self.categories or self.categories < 2:
             raise SettingError(f"categories must be a whole number from 2 on, got {self.categories}")
 
@@ -206,9 +227,14 @@ class RandomisedResponse:
 
     @property
     def truth(self) -> float:
-        """Probability of the true answer, never above what epsilon allows."""
-        odds = np.exp(-self.epsilon) * (self.categories - 1)
-        return float(np.nextafter(1 / (1 + odds), 0))
+        """Probability of the true answer, never above what epsilon allows, and below one."""
+        return min(1 - self._lies / 2**64, 1 - 2**-53)
+
+    @property
+    def _lies(self) -> int:
+        """How many of 2^64 equally likely draws answer with another category; rounded up."""
+        others = (self.categories - 1) * exp(-self.epsilon)
+        return ceil(others / (1 + others) * (1 + _HAIR) * 2**64)
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         if not clipped.single:
@@ -216,15 +242,10 @@ class RandomisedResponse:
         whole = _whole(clipped.values)
         if whole.size and (whole.min() < 0 or whole.max() >= self.categories):
             raise SettingError(f"answers must be whole numbers from 0 to {self.categories - 1}")
-        if entropy.exact:
-            answer = _exact_response(self.categories, self.truth)
-            values = np.array([answer(int(x)) for x in whole.ravel()], np.int64).reshape(whole.shape)
-        else:
-            generator = entropy.generator()
-            other = generator.integers(0, self.categories - 1, whole.shape)
-            other += other >= whole
-            values = np.where(generator.random(whole.shape) < self.truth, whole, other)
-        return Noisy(values, inf)
+        generator = entropy.generator()
+        lie = generator.integers(0, 2**64, whole.shape, np.uint64) < np.uint64(self._lies)
+        other = generator.integers(0, self.categories - 1, whole.shape)
+        return Noisy(np.where(lie, other + (other >= whole), whole), inf)
 
 
 @dataclass(frozen=True)
@@ -260,8 +281,7 @@ class PurePass:
     epsilon: float
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.epsilon) and self.epsilon > 0):
-            raise SettingError(f"epsilon must be a number above zero, got {self.epsilon}")
+        _check_epsilon(self.epsilon)
 
     @property
     def event(self) -> Event:
@@ -271,6 +291,11 @@ class PurePass:
 def _check_multiplier(noise_multiplier: float) -> None:
     if not (isfinite(noise_multiplier) and noise_multiplier > 0):
         raise SettingError(f"a noise multiplier must be a number above zero, got {noise_multiplier}")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not (isfinite(epsilon) and epsilon > 0):
+        raise SettingError(f"epsilon must be a number above zero, got {epsilon}")
 
 
 def _finite(bound: float, norm: str) -> float:
@@ -285,6 +310,19 @@ def _whole(values: Array) -> Array:
     return values.astype(np.int64)
 
 
+# -- exact samplers -------------------------------------------------------------------------------
+
+
+def _grid(scale: float) -> int:
+    """The exponent of the grid for noise of a scale: fine enough to cost next to nothing."""
+    return frexp(scale)[1] - _GRID_BITS
+
+
+def _enlarged(bound: float, rounding: float = 0.0) -> float:
+    """A bound with room for rounding: of the numbers to a grid, and of our own arithmetic."""
+    return (bound + rounding) * (1 + _HAIR)
+
+
 def _opendp() -> Any:
     import opendp.prelude as dp
 
@@ -292,32 +330,27 @@ def _opendp() -> Any:
     return dp
 
 
-def _exact(maker: str, metric: str, values: Array, scale: float) -> Array:
-    """Noise on multiples of 2^-40 by OpenDP; without it floating-point noise shows low bits."""
-    dp = _opendp()
+def _opendp_floats(maker: str, metric: str, values: Array, scale: float, grid: int) -> Array:
+    """Noise on multiples of 2^grid; floating-point noise would show its low bits (Mironov 2012)."""
     if values.size == 0:
         return values.astype(np.float64)
+    dp = _opendp()
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=values.size)
-    measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=float), scale=scale, k=_GRID)
+    measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=float), scale=scale, k=grid)
     noisy = measure(values.astype(np.float64).ravel().tolist())
     return np.array(noisy).reshape(values.shape)
 
 
-def _exact_whole(maker: str, metric: str, distance: str, values: Array, scale: float) -> Array:
-    dp = _opendp()
+def _opendp_whole(maker: str, metric: str, distance: str, values: Array, scale: float) -> Array:
     if values.size == 0:
         return values
+    dp = _opendp()
     domain = dp.vector_domain(dp.atom_domain(T="i64"), size=values.size)
     measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=distance), scale=scale)
     return np.array(measure(values.ravel().tolist()), np.int64).reshape(values.shape)
 
 
-def _exact_response(categories: int, truth: float) -> Callable[[int], int]:
-    dp = _opendp()
-    answer: Callable[[int], int] = dp.m.make_randomized_response(
-        list(range(categories)), prob=truth, T="i32"
-    )
-    return answer
+# -- the same laws from a seed --------------------------------------------------------------------
 
 
 def _discrete_gaussian(shape: tuple[int, ...], scale: float, generator: np.random.Generator) -> Array:
@@ -328,12 +361,7 @@ def _discrete_gaussian(shape: tuple[int, ...], scale: float, generator: np.rando
         drawn = generator.geometric(-expm1(-1 / t), (2, missing.size))
         candidate = drawn[0] - drawn[1]
         log_accept = -((np.abs(candidate) - scale**2 / t) ** 2) / (2 * scale**2)
-        kept = np.log(generator.random(missing.size)) < log_accept
+        kept = generator.standard_exponential(missing.size) > -log_accept
         out[missing[kept]] = candidate[kept]
         missing = missing[~kept]
     return out.reshape(shape)
-
-
-def log_odds(truth: float, categories: int) -> float:
-    """Epsilon of a randomised response that tells the truth with the given probability."""
-    return float(np.log(truth) - log1p(-truth) + np.log(categories - 1))

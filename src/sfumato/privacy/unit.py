@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, ClassVar
 
 from sfumato.errors import SettingError
@@ -29,6 +30,7 @@ class Value:
     hides_presence: ClassVar[bool] = False
     replaces: ClassVar[bool] = True
     mode: ClassVar[str | None] = None
+    max_entries: ClassVar[int | None] = None
 
     def __str__(self) -> str:
         return "one observed value"
@@ -77,6 +79,7 @@ class Entry:
     hides_presence: ClassVar[bool] = True
     replaces: ClassVar[bool] = False
     mode: ClassVar[str | None] = None
+    max_entries: ClassVar[int | None] = None
 
     def __str__(self) -> str:
         return "one entry, its presence included"
@@ -127,8 +130,11 @@ def parse_unit(
     unit: str | PrivacyUnit, mode_names: Sequence[str], max_entries: int | None = None
 ) -> PrivacyUnit:
     """A unit from its name: ``value``, ``entry``, ``values:MODE``, or the name of a mode."""
-    if not isinstance(unit, str):
+    parsed: PrivacyUnit
+    if isinstance(unit, PrivacyUnit):
         parsed = unit
+    elif not isinstance(unit, str):
+        raise SettingError(f"a unit is a name or one of the unit types, got {unit!r}")
     elif unit == "value":
         parsed = Value()
     elif unit == "entry":
@@ -139,8 +145,8 @@ def parse_unit(
         parsed = UnitValues(unit.removeprefix("values:"), max_entries)
     else:
         parsed = Unit(unit, max_entries)
-    if max_entries is not None and isinstance(parsed, Value | Entry):
-        raise SettingError(f"a cap on entries has no meaning for the unit {parsed.key!r}")
+    if max_entries is not None and parsed.max_entries != max_entries:
+        raise SettingError(f"a cap of {max_entries} entries does not go with the unit {parsed!r}")
     if parsed.mode is not None and parsed.mode not in mode_names:
         raise SettingError(
             f"the unit {parsed.mode!r} is not a mode; it is 'value', 'entry', or one of "
@@ -166,12 +172,16 @@ class Public:
     spread: float | None = None
 
     def __post_init__(self) -> None:
-        if self.entries is not None and (int(self.entries) != self.entries or self.entries < 1):
+        if self.entries is not None and not _counts(self.entries):
             raise SettingError(f"public entries must be a whole number from 1 on, got {self.entries}")
-        if self.spread is not None and not 0 < self.spread < float("inf"):
+        if self.spread is not None and not 0 < self.spread < inf:
             raise SettingError(f"a public spread must be a number above zero, got {self.spread}")
 
 
 def _check_cap(max_entries: int) -> None:
-    if isinstance(max_entries, bool) or int(max_entries) != max_entries or max_entries < 1:
+    if not _counts(max_entries):
         raise SettingError(f"max_entries must be a whole number from 1 on, got {max_entries}")
+
+
+def _counts(number: float) -> bool:
+    return not isinstance(number, bool) and 1 <= number < inf and int(number) == number

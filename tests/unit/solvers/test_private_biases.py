@@ -266,7 +266,7 @@ def test_never_much_worse_than_the_private_constant(sizes, local, unit, pure):
             for seed in range(6):
                 state, released, _ = fit(solver, shape, site, seed)
                 errors[solver.name].append(rmse(solver.localise(state, released, site), test))
-        assert np.mean(errors["private-biases"]) < 1.03 * np.mean(errors["private-constant"])
+        assert np.mean(errors["private biases"]) < 1.03 * np.mean(errors["private constant"])
 
 
 @pytest.mark.parametrize("unit", [Entry(), Unit("user")], ids=lambda unit: unit.key)

@@ -1,0 +1,329 @@
+"""Privacy curves: which epsilon holds at which delta, in three ways.
+
+========  ==========================  ================================================
+curve     for                         how
+========  ==========================  ================================================
+Gaussian  Gaussians alone             exactly
+loss      almost everything           privacy loss distributions (dp-accounting)
+Renyi     what has no loss            moments of all orders, a few percent wider
+          distribution
+========  ==========================  ================================================
+
+Each is an upper bound. Parts are events that are no compositions, with how often each occurs.
+Proofs: ``proofs/accounting.md``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+from math import ceil, exp, expm1, floor, inf, log, log1p, sinh, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
+
+from sfumato.privacy.events import (
+    ApproximateEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    PureEvent,
+    SampledGaussianEvent,
+    ZCDPEvent,
+)
+
+Parts = Mapping[Event, int]
+Orders = NDArray[np.float64]
+
+_FINENESS = 0.05  # interval over the spread of one event's loss: about 2e-4 of epsilon too much
+_COARSEST = 0.01  # largest interval
+_POINTS = 50_000  # most points for one event's loss
+_ROUNDING = 2.0**-51  # of delta, by Fourier transforms, for each composed event
+_WIDEST = 500.0  # largest privacy loss that is worth a distribution
+_DISTINCT = 32  # more kinds of events than this are rounded to a geometric grid
+_STEP = 1.01  # of that grid
+
+
+class Curve(Protocol):
+    """Upper bounds on epsilon at delta, and on delta at epsilon."""
+
+    def epsilon(self, delta: float) -> float: ...
+
+    def delta(self, epsilon: float) -> float: ...
+
+
+def curve_of(parts: Parts, delta: float = 1.0) -> Curve:
+    """The tightest curve that these parts have, down to a delta above zero."""
+    merged = _merged(parts)
+    kinds = {type(part) for part in merged}
+    if kinds == {GaussianEvent}:
+        (single,) = merged
+        assert isinstance(single, GaussianEvent)
+        return GaussianCurve(single.noise_multiplier)
+    too_small = delta < 10 * _ROUNDING * sum(merged.values())
+    if too_small or any(_largest_loss(part) > _WIDEST for part in merged):
+        return RenyiCurve(merged)
+    return LossCurve(_few(merged))
+
+
+def _merged(parts: Parts) -> Parts:
+    """All Gaussians as one that costs exactly as much (Dong, Roth and Su 2022)."""
+    inverse = sum(n / p.noise_multiplier**2 for p, n in parts.items() if isinstance(p, GaussianEvent))
+    merged: dict[Event, int] = {p: n for p, n in parts.items() if not isinstance(p, GaussianEvent)}
+    if inverse > 0:
+        merged[GaussianEvent(1 / sqrt(inverse))] = 1
+    return merged
+
+
+def _few(parts: Parts) -> Parts:
+    """Rounded to the safe side where there are many kinds: each needs a distribution of its own."""
+    if len(parts) <= _DISTINCT:
+        return parts
+    rounded: Counter[Event] = Counter()
+    for part, times in parts.items():
+        rounded[_rounded(part)] += times
+    return rounded
+
+
+def _rounded(event: Event) -> Event:
+    def down(value: float) -> float:
+        return _STEP ** floor(log(value) / log(_STEP) - 1e-9)
+
+    if isinstance(event, LaplaceEvent):
+        return LaplaceEvent(down(event.noise_multiplier))
+    if isinstance(event, PureEvent) and event.epsilon > 0:
+        return PureEvent(1 / down(1 / event.epsilon))
+    if isinstance(event, ApproximateEvent) and min(event.epsilon, event.delta) > 0:
+        return ApproximateEvent(1 / down(1 / event.epsilon), min(0.999, 1 / down(1 / event.delta)))
+    if isinstance(event, SampledGaussianEvent):
+        rate = min(1.0, 1 / down(1 / event.rate))
+        return SampledGaussianEvent(down(event.noise_multiplier), rate, event.replaces)
+    return event
+
+
+# -- Gaussians ------------------------------------------------------------------------------------
+
+
+def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
+    """Exact delta of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
+    mu = 1 / noise_multiplier
+    second = exp(min(700.0, epsilon + float(log_ndtr(-epsilon / mu - mu / 2))))
+    return max(0.0, float(ndtr(mu / 2 - epsilon / mu)) - second)
+
+
+@lru_cache(maxsize=4096)
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """Least epsilon of the Gaussian mechanism at delta."""
+    if gaussian_delta(noise_multiplier, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while gaussian_delta(noise_multiplier, high) > delta:
+        high *= 2
+    root = brentq(lambda e: gaussian_delta(noise_multiplier, e) - delta, 0.0, high, xtol=1e-12)
+    return float(root) * (1 + 1e-9) + 1e-12
+
+
+class GaussianCurve:
+    """One Gaussian mechanism, exactly."""
+
+    def __init__(self, noise_multiplier: float) -> None:
+        self.noise_multiplier = noise_multiplier
+
+    def epsilon(self, delta: float) -> float:
+        return gaussian_epsilon(self.noise_multiplier, delta)
+
+    def delta(self, epsilon: float) -> float:
+        return gaussian_delta(self.noise_multiplier, epsilon)
+
+
+# -- privacy loss distributions -------------------------------------------------------------------
+
+
+class LossCurve:
+    """The composed privacy loss distribution, discretised so that it can only cost more.
+
+    Fourier transforms round, which dp-accounting leaves out: for many events a delta around 1e-12
+    would come out too small. What they can add up to is put back here.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        interval = _interval(parts)
+        losses = [_loss(part, times, interval) for part, times in parts.items()]
+        self._loss = losses[0]
+        for loss in losses[1:]:
+            self._loss = self._loss.compose(loss)
+        self._rounding = _ROUNDING * sum(parts.values())
+
+    def epsilon(self, delta: float) -> float:
+        if delta <= self._rounding:
+            return inf
+        return float(self._loss.get_epsilon_for_delta(delta - self._rounding))
+
+    def delta(self, epsilon: float) -> float:
+        return min(1.0, float(self._loss.get_delta_for_epsilon(epsilon)) + self._rounding)
+
+
+def change_over_noise(event: GaussianEvent | SampledGaussianEvent) -> float:
+    """Change between neighbours over noise, as if every unit took part."""
+    twice = isinstance(event, SampledGaussianEvent) and event.replaces
+    return (2 if twice else 1) / event.noise_multiplier
+
+
+def _interval(parts: Parts) -> float:
+    """How finely losses are discretised. Each event adds about the interval squared to the variance.
+
+    So many events with small losses need a fine grid, and a few with large ones do with a coarse one.
+    """
+    spread = sqrt(loss_variance(parts) / sum(parts.values()))
+    return min(_COARSEST, max(_FINENESS * spread, max(map(_largest_loss, parts)) / _POINTS))
+
+
+def loss_variance(parts: Parts) -> float:
+    """About the variance of the composed privacy loss."""
+    return sum(times * _part_variance(part) for part, times in parts.items())
+
+
+def _part_variance(event: Event) -> float:
+    if isinstance(event, SampledGaussianEvent):
+        inverse = min(20.0, 1 / event.noise_multiplier) ** 2
+        sampled = 4 * sinh(inverse) if event.replaces else expm1(inverse)
+        return min(change_over_noise(event) ** 2, event.rate**2 * sampled)
+    if isinstance(event, GaussianEvent | LaplaceEvent):
+        return event.noise_multiplier**-2
+    if isinstance(event, PureEvent | ApproximateEvent):
+        return event.epsilon**2
+    if isinstance(event, ZCDPEvent):
+        return 2 * event.rho
+    raise TypeError(f"a composition is not a part: {event!r}")
+
+
+def _largest_loss(event: Event) -> float:
+    """About the largest privacy loss that can be met; infinite where its law is not known."""
+    if isinstance(event, GaussianEvent | SampledGaussianEvent):
+        inverse = change_over_noise(event)
+        whole = inverse * (inverse / 2 + 10)
+        rate = event.rate if isinstance(event, SampledGaussianEvent) else 1.0
+        return log1p(rate * expm1(whole)) if whole < 100 else whole
+    if isinstance(event, LaplaceEvent):
+        return 1 / event.noise_multiplier
+    if isinstance(event, PureEvent | ApproximateEvent):
+        return event.epsilon
+    return inf
+
+
+@lru_cache(maxsize=32)
+def _loss(event: Event, times: int, interval: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    settings: dict[str, Any] = {"value_discretization_interval": interval}
+    if isinstance(event, GaussianEvent):
+        loss = pld.from_gaussian_mechanism(event.noise_multiplier, **settings)
+    elif isinstance(event, LaplaceEvent):
+        loss = pld.from_laplace_mechanism(event.noise_multiplier, **settings)
+    elif isinstance(event, SampledGaussianEvent):
+        loss = pld.from_gaussian_mechanism(
+            event.noise_multiplier,
+            sampling_prob=event.rate,
+            neighboring_relation=NeighboringRelation.REPLACE_ONE
+            if event.replaces
+            else NeighboringRelation.ADD_OR_REMOVE_ONE,
+            **settings,
+        )
+    elif isinstance(event, PureEvent | ApproximateEvent):
+        loss = _response_loss(event, interval)
+    else:
+        raise TypeError(f"no privacy loss distribution is known for {event!r}")
+    return loss.self_compose(times) if times > 1 else loss
+
+
+def _response_loss(event: PureEvent | ApproximateEvent, interval: float) -> Any:
+    """Of randomised response, the worst of all (epsilon, delta)-private mechanisms.
+
+    dp-accounting's own function rounds epsilon up to the interval; connecting the dots of the curve
+    keeps the variance instead (Doroshenko et al. 2022).
+    """
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    epsilon, fails = event.epsilon, event.delta if isinstance(event, ApproximateEvent) else 0.0
+
+    def response(at: float) -> float:
+        if at <= -epsilon:
+            return -expm1(at)
+        return max(0.0, -expm1(at - epsilon)) / (1 + exp(-epsilon))
+
+    ends = (-epsilon / interval, epsilon / interval)
+    dots = sorted({way(end) for end in ends for way in (floor, ceil)})
+    deltas = [fails + (1 - fails) * response(dot * interval) for dot in dots]
+    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, dots, deltas))
+
+
+# -- Renyi divergences ----------------------------------------------------------------------------
+
+
+class RenyiCurve:
+    """Renyi divergences of many orders, which add up (Mironov 2017).
+
+    Turned into epsilon and delta by Canonne, Kamath and Steinke (2020), Proposition 12.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        sampled = any(isinstance(part, SampledGaussianEvent) for part in parts)
+        self._orders = _whole_orders() if sampled else 1 + np.geomspace(1e-3, 1e6, 3000)
+        self._divergences = np.zeros_like(self._orders)
+        for part, times in parts.items():
+            self._divergences += times * _divergence(part, self._orders)
+        # A mechanism that is (epsilon, delta)-private is epsilon-private but for a chance of delta.
+        self._fails = sum(n * p.delta for p, n in parts.items() if isinstance(p, ApproximateEvent))
+
+    def epsilon(self, delta: float) -> float:
+        if delta <= self._fails:
+            return inf
+        a = self._orders
+        room = log(delta - self._fails)
+        bounds = self._divergences + np.log1p(-1 / a) - (room + np.log(a)) / (a - 1)
+        return max(0.0, float(bounds.min()))
+
+    def delta(self, epsilon: float) -> float:
+        a = self._orders
+        logs = (a - 1) * (self._divergences - epsilon) + a * np.log1p(-1 / a) - np.log(a - 1)
+        return min(1.0, self._fails + exp(min(0.0, float(logs.min()))))
+
+
+def _whole_orders() -> Orders:
+    return np.unique(np.rint(np.geomspace(2, 2000, 200)))
+
+
+def _divergence(event: Event, orders: Orders) -> Orders:
+    a = orders
+    if isinstance(event, GaussianEvent):
+        return a / (2 * event.noise_multiplier**2)
+    if isinstance(event, ZCDPEvent):
+        return a * event.rho
+    if isinstance(event, PureEvent | ApproximateEvent):  # randomised response
+        true = -log1p(exp(-event.epsilon))
+        false = true - event.epsilon
+        return np.logaddexp(a * true + (1 - a) * false, a * false + (1 - a) * true) / (a - 1)
+    if isinstance(event, LaplaceEvent):  # Mironov 2017, Proposition 6
+        inverse = 1 / event.noise_multiplier
+        near = np.log(a / (2 * a - 1)) + (a - 1) * inverse
+        far = np.log((a - 1) / (2 * a - 1)) - a * inverse
+        return np.logaddexp(near, far) / (a - 1)
+    if isinstance(event, SampledGaussianEvent):
+        if event.replaces or event.rate == 1:  # as if all took part: no better bound is proven
+            return a * change_over_noise(event) ** 2 / 2
+        return np.array([_sampled_moment(event, int(order)) for order in a]) / (a - 1)
+    raise TypeError(f"a composition is not a part: {event!r}")
+
+
+def _sampled_moment(event: SampledGaussianEvent, order: int) -> float:
+    """Mironov, Talwar and Zhang 2019, section 3.3, for a whole order."""
+    k = np.arange(order + 1)
+    choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    taken = k * log(event.rate) + (order - k) * np.log1p(-event.rate)
+    return float(logsumexp(choose + taken + k * (k - 1) / (2 * event.noise_multiplier**2)))

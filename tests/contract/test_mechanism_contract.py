@@ -1,0 +1,181 @@
+"""What holds for every mechanism. A new one passes by being listed here."""
+
+from dataclasses import fields, replace
+from math import inf, isinf, isnan
+
+import numpy as np
+import pytest
+
+from sfumato.errors import SettingError
+from sfumato.privacy import mechanisms
+from sfumato.privacy.accounting import epsilon_of
+from sfumato.privacy.clip import Clipped
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.events import event_from_json, event_to_json
+from sfumato.privacy.ledger import Charge, Ledger
+from sfumato.privacy.mechanisms import (
+    DiscreteGaussian,
+    Gaussian,
+    Geometric,
+    Laplace,
+    PoissonGaussian,
+    PurePass,
+    RandomisedResponse,
+    VectorLaplace,
+)
+from sfumato.privacy.unit import Value
+
+RELEASING = [
+    Laplace(2.0),
+    Laplace(2.0, single=True),
+    VectorLaplace(2.0),
+    Gaussian(2.0),
+    Geometric(2.0),
+    DiscreteGaussian(2.0),
+    RandomisedResponse(1.0, 7),
+]
+IN_KERNELS = [PoissonGaussian(2.0, 0.1, 20, False), PoissonGaussian(2.0, 0.1, 20, True), PurePass(0.5)]
+WHOLE = (Geometric, DiscreteGaussian, RandomisedResponse)
+
+releasing = pytest.mark.parametrize("mechanism", RELEASING, ids=repr)
+every = pytest.mark.parametrize("mechanism", [*RELEASING, *IN_KERNELS], ids=repr)
+from_a_seed_or_not = pytest.mark.parametrize("seed", [0, None], ids=["seeded", "unseeded"])
+
+
+def clipped_for(mechanism, shape, bound=1.5):
+    values = np.asarray(np.arange(int(np.prod(shape))).reshape(shape) % 5)
+    kept = values if isinstance(mechanism, WHOLE) else np.asarray(values / 3)
+    return Clipped(kept, bound, bound, single=True)
+
+
+def with_noise(mechanism, factor):
+    """The same mechanism with so many times the noise."""
+    names = {field.name for field in fields(mechanism)}
+    if "noise_multiplier" in names:
+        return replace(mechanism, noise_multiplier=mechanism.noise_multiplier * factor)
+    return replace(mechanism, epsilon=mechanism.epsilon / factor)
+
+
+def test_every_mechanism_is_listed():
+    defined = {kind for kind in vars(mechanisms).values() if isinstance(kind, type)}
+    made_here = {kind for kind in defined if kind.__module__ == mechanisms.__name__}
+    listed = {type(mechanism) for mechanism in [*RELEASING, *IN_KERNELS]}
+    assert made_here - listed == {mechanisms.Noisy, mechanisms.Mechanism, mechanisms.Releasing}
+
+
+@every
+def test_more_noise_costs_less(mechanism):
+    costs = [epsilon_of(with_noise(mechanism, factor).event, 1e-6) for factor in (0.5, 1, 1.01, 2, 8)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] > costs[-1] > 0
+
+
+@every
+def test_events_survive_the_ledger(mechanism):
+    assert event_from_json(event_to_json(mechanism.event)) == mechanism.event
+    assert hash(mechanism) == hash(replace(mechanism))
+
+
+@releasing
+@from_a_seed_or_not
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 2), (2, 3, 2), (0,), (0, 3)])
+def test_shapes_are_kept(mechanism, seed, shape):
+    clipped = clipped_for(mechanism, shape)
+    before = clipped.values.copy()
+    noisy = mechanism.release(clipped, Entropy(seed))
+    assert noisy.values.shape == shape
+    assert np.isfinite(noisy.values).all()
+    assert noisy.values.dtype == (np.int64 if isinstance(mechanism, WHOLE) else np.float64)
+    np.testing.assert_array_equal(clipped.values, before)  # the data are left as they were
+
+
+@releasing
+def test_single_precision_is_taken(mechanism):
+    clipped = clipped_for(mechanism, (6,))
+    narrow = np.int32 if isinstance(mechanism, WHOLE) else np.float32
+    given = Clipped(clipped.values.astype(narrow), 1.5, 1.5, single=True)
+    for entropy in (Entropy(0), Entropy()):
+        assert mechanism.release(given, entropy).values.dtype.itemsize == 8
+
+
+@releasing
+def test_a_seed_repeats_and_entropy_does_not(mechanism):
+    clipped = clipped_for(mechanism, (200,))
+
+    def values(entropy):
+        return mechanism.release(clipped, entropy).values.tolist()
+
+    assert values(Entropy(5)) == values(Entropy(5))
+    assert values(Entropy(5)) != values(Entropy(6))
+    assert values(Entropy()) != values(Entropy())
+    same = Entropy(5)
+    assert values(same) != values(same)  # each release has noise of its own
+
+
+@releasing
+@from_a_seed_or_not
+def test_deviation_is_that_of_the_noise(mechanism, seed):
+    # 40,000 numbers (4,000 without a seed); the variance of each law is then known to 2% (8%), and
+    # 6 such deviations are allowed: false alarms below 1e-8. VectorLaplace: 400 (40) of 100 numbers.
+    if isinstance(mechanism, RandomisedResponse):
+        assert isinf(mechanism.release(clipped_for(mechanism, (3,)), Entropy(seed)).deviation)
+        return
+    size = 40_000 if seed is not None else 4_000
+    if isinstance(mechanism, VectorLaplace):
+        parts = [clipped_for(mechanism, (100,))] * (size // 100)
+    else:
+        parts = [clipped_for(mechanism, (size,))]
+    entropy = Entropy(seed)
+    noisy = [mechanism.release(part, entropy) for part in parts]
+    noise = np.concatenate([n.values - part.values for n, part in zip(noisy, parts, strict=True)])
+    assert np.mean(noise**2) == pytest.approx(noisy[0].deviation ** 2, rel=0.12 if seed == 0 else 0.5)
+    if hasattr(mechanism, "deviation"):
+        assert noisy[0].deviation == mechanism.deviation(1.5)
+
+
+@releasing
+def test_noise_follows_the_bound(mechanism):
+    if isinstance(mechanism, RandomisedResponse):
+        pytest.skip("its answers have no scale")
+    small = mechanism.release(clipped_for(mechanism, (5,), 4.0), Entropy(0)).deviation
+    large = mechanism.release(clipped_for(mechanism, (5,), 40.0), Entropy(0)).deviation
+    assert large == pytest.approx(10 * small, rel=1e-2)
+
+
+@releasing
+@from_a_seed_or_not
+def test_only_clipped_is_taken(mechanism, seed):
+    clipped = clipped_for(mechanism, (3,))
+    with pytest.raises((AttributeError, TypeError)):
+        mechanism.release(clipped.values, Entropy(seed))
+    with (
+        Ledger(Value()).reserve([Charge("query", mechanism)], Entropy(seed)) as reservation,
+        pytest.raises(TypeError, match="clipped"),
+    ):
+        reservation.ask(lambda draw: draw.release(clipped.values))
+
+
+@releasing
+@from_a_seed_or_not
+def test_missing_bounds_are_refused(mechanism, seed):
+    clipped = clipped_for(mechanism, (3,))
+    for bounds in ((inf, inf), (0.0, 0.0), (float("nan"), 1.0), (-1.0, 1.0)):
+        with pytest.raises(SettingError, match="bound"):
+            Clipped(clipped.values, *bounds, single=True)
+    refused = 0
+    for bounds in ((inf, 1.0), (1.0, inf)):
+        try:
+            noisy = mechanism.release(Clipped(clipped.values, *bounds, single=True), Entropy(seed))
+        except SettingError as error:
+            refused += "bound" in str(error)
+        else:
+            assert not isnan(noisy.deviation)
+    assert refused == (0 if isinstance(mechanism, RandomisedResponse) else 1)
+
+
+@releasing
+def test_whole_numbers_are_asked_for(mechanism):
+    if not isinstance(mechanism, WHOLE):
+        pytest.skip("takes any numbers")
+    with pytest.raises(SettingError, match="whole numbers"):
+        mechanism.release(Clipped(np.zeros(3), 1.0, 1.0, single=True), Entropy(0))

@@ -1,0 +1,348 @@
+"""The ledger: charge first, then draw, and never forget."""
+
+import json
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+
+from sfumato.privacy import ledger as ledger_module
+from sfumato.privacy.accounting import epsilon_of
+from sfumato.privacy.budget import Budget
+from sfumato.privacy.clip import Clipped
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.events import Composed, GaussianEvent, PureEvent
+from sfumato.privacy.ledger import BudgetError, Charge, Ledger
+from sfumato.privacy.mechanisms import Gaussian, Laplace, PoissonGaussian
+from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
+
+CLIPPED = Clipped(np.zeros(3), 1.0, 1.0)
+
+
+def charges(*epsilons):
+    return [Charge(f"query {i}", Laplace(1 / e)) for i, e in enumerate(epsilons)]
+
+
+def spend(ledger, *epsilons):
+    with ledger.reserve(charges(*epsilons), Entropy(0)) as reservation:
+        return [reservation.ask(lambda draw: draw.release(CLIPPED)) for _ in epsilons]
+
+
+def never(_draw):
+    raise AssertionError("the data were asked")
+
+
+@pytest.fixture(params=["memory", "file"])
+def open_ledger(request, tmp_path):
+    """Makes ledgers; those in a file are one and the same."""
+    kept = {}
+
+    def make(unit=Value(), limit=None):  # noqa: B008
+        if request.param == "file":
+            return Ledger(unit, limit, tmp_path / "folder" / "data.ledger")
+        return kept.setdefault("ledger", Ledger(unit, limit))
+
+    return make
+
+
+def test_charges_add_up(open_ledger):
+    ledger = open_ledger(limit=Budget(1.0))
+    first, second = spend(ledger, 0.25, 0.25)
+    assert not np.array_equal(first.values, second.values)
+    assert ledger.epsilon(0.0) == 0.5
+    assert open_ledger().epsilon(0.0) == 0.5
+    spend(open_ledger(), 0.5)
+    assert open_ledger().epsilon(0.0) == 1.0
+    assert open_ledger().fits == 2
+    assert open_ledger().limit == Budget(1.0)
+
+
+def test_an_exhausted_budget_is_an_error_before_any_draw(open_ledger):
+    ledger = open_ledger(limit=Budget(1.0))
+    spend(ledger, 0.75)
+    with (
+        pytest.raises(BudgetError, match=r"epsilon 1; 1 earlier fits have spent epsilon 0.75.*1.25"),
+        ledger.reserve(charges(0.2, 0.3), Entropy(0)),
+    ):
+        raise AssertionError("reserved")
+    assert ledger.epsilon(0.0) == 0.75
+    spend(open_ledger(), 0.25)  # what is left can still be spent
+
+
+def test_a_fit_is_checked_as_a_whole(open_ledger):
+    ledger = open_ledger(limit=Budget(1.0))
+    with pytest.raises(BudgetError), ledger.reserve(charges(*[0.3] * 4), Entropy(0)):
+        raise AssertionError("reserved")
+    assert ledger.events == []
+
+
+def test_limits_with_delta():
+    ledger = Ledger(Value(), Budget(1.0, 1e-6))
+    charge = Charge("query", Gaussian(4.3))
+    with ledger.reserve([charge], Entropy(0)) as reservation:
+        reservation.ask(lambda draw: draw.release(CLIPPED))
+    assert ledger.epsilon(1e-6) == pytest.approx(0.98, abs=0.01)
+    with pytest.raises(BudgetError), ledger.reserve([charge], Entropy(0)):
+        raise AssertionError("reserved")
+
+
+def test_the_charge_stands_before_the_draw(open_ledger, tmp_path):
+    ledger = open_ledger()
+
+    def look(draw):
+        assert ledger.epsilon(0.0) == 0.5
+        if ledger.path:
+            assert len(ledger.path.read_text().splitlines()) == 2
+        return draw.release(CLIPPED)
+
+    with ledger.reserve(charges(0.5), Entropy(0)) as reservation:
+        reservation.ask(look)
+
+
+def test_a_crash_in_the_middle_leaves_the_charge(open_ledger):
+    ledger = open_ledger()
+    with pytest.raises(KeyboardInterrupt), ledger.reserve(charges(0.25, 0.5), Entropy(0)) as reservation:
+        reservation.ask(lambda draw: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert open_ledger().epsilon(0.0) == 0.25  # the second was reserved, not charged
+    spend(open_ledger(), 0.5)
+    assert open_ledger().epsilon(0.0) == 0.75
+
+
+def test_a_draw_is_for_once(open_ledger):
+    def twice(draw):
+        draw.release(CLIPPED)
+        return draw.release(CLIPPED)
+
+    def stream_after_release(draw):
+        draw.release(CLIPPED)
+        return draw.stream()
+
+    with open_ledger().reserve(charges(0.1, 0.1), Entropy(0)) as reservation:
+        with pytest.raises(BudgetError, match="'query 0' was charged once"):
+            reservation.ask(twice)
+        with pytest.raises(BudgetError, match="cannot be drawn twice"):
+            reservation.ask(stream_after_release)
+
+
+def test_no_more_draws_than_charges(open_ledger):
+    with open_ledger().reserve(charges(0.1), Entropy(0)) as reservation:
+        reservation.ask(lambda draw: draw.release(CLIPPED))
+        with pytest.raises(BudgetError, match="every charge"):
+            reservation.ask(never)
+    with pytest.raises(BudgetError, match="has ended"):
+        reservation.ask(never)
+    with open_ledger().reserve(charges(0.1), Entropy(0)) as unused:
+        pass
+    with pytest.raises(BudgetError, match="has ended"):
+        unused.ask(never)
+
+
+def test_only_clipped_is_released(open_ledger):
+    with (
+        open_ledger().reserve(charges(0.1), Entropy(0)) as reservation,
+        pytest.raises(TypeError, match="clipped"),
+    ):
+        reservation.ask(lambda draw: draw.release(np.zeros(3)))
+
+
+def test_a_kernel_gets_a_stream():
+    mechanism = PoissonGaussian(1.0, 0.1, 5, False)
+    with Ledger(Entry()).reserve([Charge("pass", mechanism)], Entropy(0)) as reservation:
+        drawn = reservation.ask(lambda draw: (draw.mechanism, draw.stream().random()))
+    assert drawn[0] is mechanism
+    assert 0 <= drawn[1] < 1
+
+
+def test_one_fit_at_a_time(open_ledger):
+    ledger = open_ledger(limit=Budget(1.0))
+    with ledger.reserve(charges(0.6), Entropy(0)), pytest.raises(BudgetError, match="another fit"):
+        spend(ledger, 0.6)
+    spend(ledger, 0.6)
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "data.ledger"
+    spend(Ledger(Value(), Budget(2.0), path), 0.5, 0.25)
+    return path
+
+
+def hold(path, started, finish):
+    with Ledger(Value(), path=path).reserve(charges(1.0), Entropy(0)) as reservation:
+        started.set()
+        finish.wait(30)
+        reservation.ask(lambda draw: draw.release(CLIPPED))
+
+
+def test_two_processes_do_not_charge_at_once(path):
+    context = multiprocessing.get_context("spawn")
+    started, finish = context.Event(), context.Event()
+    mine = Ledger(Value(), path=path)
+    other = context.Process(target=hold, args=(path, started, finish))
+    other.start()
+    assert started.wait(30)
+    try:
+        with pytest.raises(BudgetError, match="in use by another fit"):
+            spend(mine, 1.0)
+    finally:
+        finish.set()
+        other.join(30)
+    assert other.exitcode == 0
+    with pytest.raises(BudgetError, match=r"2 earlier fits have spent epsilon 1\.75"):
+        spend(mine, 0.5)  # what the other has charged since is seen
+    spend(mine, 0.25)
+
+
+def kill_before_draw(path):
+    def die(_draw):
+        os._exit(9)
+
+    with Ledger(Value(), path=path).reserve(charges(1.0), Entropy(0)) as reservation:
+        reservation.ask(die)
+
+
+def test_a_killed_process_leaves_charge_and_no_lock(path):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=kill_before_draw, args=(path,))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 9
+    assert Ledger(Value(), path=path).epsilon(0.0) == 1.75
+    spend(Ledger(Value(), path=path), 0.25)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 10, 60])
+def test_a_last_line_that_was_cut_off_was_not_drawn(path, cut):
+    whole = path.read_bytes()
+    line = json.dumps({"fit": 2, "label": "q", "event": {"kind": "PureEvent", "epsilon": 1.0}})
+    path.write_bytes(whole + line.encode()[:cut])
+    assert Ledger(Value(), path=path).epsilon(0.0) == 0.75
+    spend(Ledger(Value(), path=path), 0.5)
+    assert Ledger(Value(), path=path).epsilon(0.0) == 1.25
+    assert path.read_bytes().startswith(whole)  # the rest of it is gone, what stood before stands
+
+
+def test_a_last_line_without_its_end_counts(path):
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert Ledger(Value(), path=path).epsilon(0.0) == 0.75
+    spend(Ledger(Value(), path=path), 0.5)
+    assert Ledger(Value(), path=path).epsilon(0.0) == 1.25
+
+
+@pytest.mark.parametrize("begun", [b"", b"{", b'{"sfumato_ledger": 1, "un'])
+def test_a_header_that_was_cut_off_is_written_again(tmp_path, begun):
+    path = tmp_path / "data.ledger"
+    path.write_bytes(begun)
+    spend(Ledger(Value(), Budget(1.0), path), 0.5)
+    assert Ledger(Value(), path=path).epsilon(0.0) == 0.5
+    assert Ledger(Value(), path=path).limit == Budget(1.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"epsilon": 0.5', b'"epsilon": -5'),
+        (b'"epsilon": 0.5', b'"epsilon": NaN'),
+        (b'"epsilon": 0.5', b'"epsilon": "a"'),
+        (b'"event"', b'"happening"'),
+        (b'"PureEvent"', b'"FreeEvent"'),
+        (b'{"fit": 1, "label": "query 0"', b'{"fit": 1, "lab'),
+        (b'"fit": 1', b'"fit": "one"'),
+        (b'"limit": [2.0, 0.0]', b'"limit": [-2.0, 0.0]'),
+        (b'"limit": [2.0, 0.0]', b'"limit": 3'),
+        (b'"unit"', b'"you knit"'),
+    ],
+)
+def test_other_damage_is_refused(path, old, new):
+    damaged = path.read_bytes().replace(old, new, 1)
+    assert old in path.read_bytes()
+    ledger = Ledger(Value(), path=path)
+    path.write_bytes(damaged)
+    with pytest.raises(BudgetError, match="is damaged"):
+        Ledger(Value(), path=path)
+    with pytest.raises(BudgetError, match="is damaged"):
+        spend(ledger, 0.1)
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("content", [b"hello", b"user,item\n1,2\n", b"\x00\x01", b'{"a": 1}\n', b"\n"])
+def test_other_files_are_left_as_they_are(tmp_path, content):
+    path = tmp_path / "ratings.csv"
+    path.write_bytes(content)
+    with pytest.raises(BudgetError, match="not a ledger"):
+        Ledger(Value(), path=path)
+    assert path.read_bytes() == content
+
+
+def test_another_version_is_refused(path):
+    path.write_bytes(path.read_bytes().replace(b'"sfumato_ledger": 1', b'"sfumato_ledger": 2'))
+    with pytest.raises(BudgetError, match="version 2"):
+        Ledger(Value(), path=path)
+
+
+@pytest.mark.parametrize("unit", [Entry(), Unit("user"), UnitValues("user", 3)])
+def test_units_do_not_mix(path, unit):
+    with pytest.raises(BudgetError, match="cannot add up"):
+        Ledger(unit, path=path)
+
+
+def test_a_limit_is_kept(path):
+    assert Ledger(Value(), Budget(2.0), path).limit == Budget(2.0)
+    with pytest.raises(BudgetError, match="cannot become epsilon 3"):
+        Ledger(Value(), Budget(3.0), path)
+
+
+def test_a_file_without_a_limit_takes_the_one_given(tmp_path):
+    path = tmp_path / "data.ledger"
+    spend(Ledger(Value(), path=path), 5.0)
+    with pytest.raises(BudgetError, match="the budget"):
+        spend(Ledger(Value(), Budget(5.1), path), 0.5)
+    spend(Ledger(Value(), path=path), 0.5)
+
+
+def test_a_full_disk_is_an_error_before_the_draw(path, monkeypatch):
+    ledger = Ledger(Value(), path=path)
+    real = os.write
+    with ledger.reserve(charges(0.1, 0.1), Entropy(0)) as reservation:
+        monkeypatch.setattr(ledger_module.os, "write", lambda file, line: real(file, line[:7]))
+        with pytest.raises(OSError, match="disk full"):
+            reservation.ask(never)
+        monkeypatch.undo()
+        with pytest.raises(BudgetError, match="has ended"):  # or it would write into half a line
+            reservation.ask(never)
+    spend(ledger, 0.5)
+    assert Ledger(Value(), path=path).epsilon(0.0) == 1.25
+
+
+def test_a_charge_is_synced_before_the_draw(path, monkeypatch):
+    order = []
+    real = os.fsync
+    monkeypatch.setattr(ledger_module.os, "fsync", lambda file: (order.append("sync"), real(file)))
+    with Ledger(Value(), path=path).reserve(charges(0.1, 0.1), Entropy(0)) as reservation:
+        for _ in range(2):
+            reservation.ask(lambda draw: order.append("draw"))
+    assert order == ["sync", "draw", "sync", "draw"]
+
+
+def test_numpy_numbers_are_written(tmp_path):
+    path = tmp_path / "data.ledger"
+    mechanism = PoissonGaussian(np.float32(2.0), np.float64(0.1), np.int64(5), np.bool_(False))
+    with Ledger(Entry(), path=path).reserve([Charge("pass", mechanism)], Entropy(0)) as reservation:
+        reservation.ask(lambda draw: draw.stream())
+    assert Ledger(Entry(), path=path).events == [mechanism.event]
+
+
+def test_thousands_of_charges(tmp_path):
+    ledger = Ledger(Value(), Budget(5.0, 1e-6), tmp_path / "data.ledger")
+    with ledger.reserve([Charge("q", Gaussian(100.0 + i)) for i in range(300)], Entropy(0)) as held:
+        for _ in range(300):
+            held.ask(lambda draw: None)
+    again = Ledger(Value(), path=tmp_path / "data.ledger")
+    assert again.epsilon(1e-6) == ledger.epsilon(1e-6)
+    assert again.spent == Composed(tuple(GaussianEvent(100.0 + i) for i in range(300)))
+    many = Composed((*[GaussianEvent(500.0 + i) for i in range(5000)], *[PureEvent(1e-3)] * 5000))
+    assert 0 < epsilon_of(many, 1e-6) < 5

@@ -1,0 +1,198 @@
+"""Clipping, entropy and mechanisms: what the contract tests do not say for all of them."""
+
+from math import exp, inf, sqrt
+
+import numpy as np
+import opendp.prelude as dp
+import pytest
+
+from sfumato.errors import SettingError
+from sfumato.privacy.clip import Clipped, clip_sum, clip_values
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.events import LaplaceEvent, PureEvent, Repeated, SampledGaussianEvent, ZCDPEvent
+from sfumato.privacy.mechanisms import (
+    DiscreteGaussian,
+    Gaussian,
+    Geometric,
+    Laplace,
+    PoissonGaussian,
+    PurePass,
+    RandomisedResponse,
+    VectorLaplace,
+)
+
+# -- clipping -------------------------------------------------------------------------------------
+
+
+def test_clipping_values_by_the_table():
+    values = np.array([2.0, 7.0, -3.0, np.inf, -np.inf, np.nan])
+    clipped = clip_values(values, 1, 5)
+    assert clipped.values.tolist() == [2, 5, 1, 5, 1, 3]
+    assert clipped.single
+    assert 4 <= clipped.l1 == clipped.l2 < 4.000001
+    assert np.isnan(values[-1])  # the data are left as they were
+    assert clip_values(np.array(7), 1, 5).values == 5
+
+
+def test_single_precision_does_not_widen_the_bounds():
+    clipped = clip_values(np.array([-9, 9], np.float32), -0.1, 0.7)
+    assert clipped.values.dtype == np.float64
+    assert clipped.values.tolist() == [-0.1, 0.7]
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (0, inf), (-inf, 0), (np.nan, 1)])
+def test_values_need_bounds(low, high):
+    with pytest.raises(SettingError, match="bounds"):
+        clip_values(np.ones(2), low, high)
+
+
+def test_clipping_sums_by_the_table():
+    rows = np.array([[0.0, 0.0], [0.5, 0.0], [30.0, 40.0], [np.nan, 1.0], [np.inf, 0.0], [1e200, 0.0]])
+    alone = [clip_sum(row[None], 2.0).values for row in rows]
+    expected = [(0, 0), (0.5, 0), (1.2, 1.6), (0, 0), (0, 0), (2, 0)]
+    np.testing.assert_allclose(alone, expected, atol=4e-8)
+    assert clip_sum(rows, 2.0).l2 == 2.0
+    assert clip_sum(rows, 2.0).l1 == inf
+    assert clip_sum(np.empty((0, 3)), 2.0).values.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("bound", [0, -1, inf, np.nan])
+def test_sums_need_a_bound(bound):
+    with pytest.raises(SettingError, match="bound"):
+        clip_sum(np.ones((2, 2)), bound)
+    with pytest.raises(SettingError, match="bound"):
+        Clipped(np.ones(2), bound, bound)
+
+
+# -- entropy --------------------------------------------------------------------------------------
+
+
+def test_generators_of_one_seed_differ_from_each_other():
+    first, second = Entropy(3), Entropy(3)
+    assert first.generator().random() == second.generator().random()
+    assert first.generator().random() != Entropy(3).generator().random()
+    assert first.public_seed() == (second.generator(), second.public_seed())[1]
+
+
+def test_no_seed_is_the_operating_systems():
+    entropy = Entropy()
+    assert entropy.exact
+    assert not Entropy(0).exact
+    drawn = {entropy.generator().random() for _ in range(5)} | {Entropy().generator().random()}
+    assert len(drawn) == 6
+    assert entropy.public_seed() != entropy.public_seed()
+
+
+# -- what OpenDP states is what is accounted ------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The measurements that OpenDP is asked for."""
+    measurements = []
+    for name in ("make_laplace", "make_gaussian", "make_geometric"):
+        maker = getattr(dp.m, name)
+
+        def remember(*arguments, maker=maker, **settings):
+            measurements.append(maker(*arguments, **settings))
+            return measurements[-1]
+
+        monkeypatch.setattr(dp.m, name, remember)
+    return measurements
+
+
+@pytest.mark.parametrize("multiplier", [1e-3, 0.37, 1.0, 29.0, 1e6])
+@pytest.mark.parametrize("bound", [1e-9, 0.1, 3.0, 1e9])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_opendp_states_what_is_accounted(made, multiplier, bound, size):
+    clipped = Clipped(np.zeros(size), bound, bound, single=True)
+    Laplace(multiplier).release(clipped, Entropy())
+    Gaussian(multiplier).release(clipped, Entropy())
+    laplace, gaussian = made
+    assert 0.999999 / multiplier < laplace.map(bound) <= 1 / multiplier
+    assert 0.999999 / (2 * multiplier**2) < gaussian.map(bound) <= 1 / (2 * multiplier**2)
+
+
+@pytest.mark.parametrize("multiplier", [0.37, 1.0, 29.0])
+def test_opendp_states_what_is_accounted_for_whole_numbers(made, multiplier):
+    clipped = Clipped(np.zeros(10, np.int64), 3.0, 3.0)
+    Geometric(multiplier).release(clipped, Entropy())
+    DiscreteGaussian(multiplier).release(clipped, Entropy())
+    geometric, gaussian = made
+    assert 0.999999 / multiplier < geometric.map(3) <= 1 / multiplier
+    assert 0.999999 / (2 * multiplier**2) < gaussian.map(3.0) <= 1 / (2 * multiplier**2)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_the_grid_follows_the_noise(scale):
+    noisy = Gaussian(1.0).release(Clipped(np.full(50, 0.1 * scale), inf, scale), Entropy()).values
+    exponent = np.frexp(scale)[1] - 60
+    assert np.all(noisy / 2.0**exponent == np.rint(noisy / 2.0**exponent))
+    assert np.unique(noisy).size == 50
+
+
+# -- single mechanisms ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0, 20.0, 36.0, 45.0, 100.0])
+@pytest.mark.parametrize("categories", [2, 5, 100])
+def test_randomised_response_never_tells_more_than_epsilon_allows(epsilon, categories):
+    response = RandomisedResponse(epsilon, categories)
+    lies = response._lies / 2**64
+    # P(true) / P(one lie) <= e^epsilon, in the form that keeps its digits.
+    assert (1 - lies) * (categories - 1) <= lies * exp(epsilon)
+    assert response.truth <= 1 - lies
+    if epsilon < 40:
+        assert response.truth == pytest.approx(exp(epsilon) / (exp(epsilon) + categories - 1), rel=1e-9)
+
+
+@pytest.mark.parametrize("values", [[-1, 0], [0, 3]])
+def test_randomised_response_takes_its_categories_only(values):
+    with pytest.raises(SettingError, match="from 0 to 2"):
+        RandomisedResponse(1.0, 3).release(Clipped(np.array(values), 1, 1, single=True), Entropy(0))
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(1.0, single=True), RandomisedResponse(1.0, 3)])
+def test_what_is_for_one_coordinate_is_refused_for_more(mechanism):
+    with pytest.raises(SettingError, match="one coordinate"):
+        mechanism.release(Clipped(np.zeros(3, np.int64), 1.0, 1.0), Entropy(0))
+
+
+def test_events():
+    assert Laplace(2.0).event == PureEvent(0.5)
+    assert Laplace(2.0, single=True).event == LaplaceEvent(2.0)
+    assert VectorLaplace(2.0).event == PureEvent(0.5)
+    assert DiscreteGaussian(2.0).event == ZCDPEvent(0.125)
+    assert PurePass(0.5).event == PureEvent(0.5)
+    assert PoissonGaussian(2.0, 0.1, 7, True).event == Repeated(SampledGaussianEvent(2.0, 0.1, True), 7)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Laplace(0.0),
+        lambda: Gaussian(inf),
+        lambda: VectorLaplace(-1.0),
+        lambda: Geometric(np.nan),
+        lambda: DiscreteGaussian(0.0),
+        lambda: RandomisedResponse(0.0, 2),
+        lambda: RandomisedResponse(1.0, 1),
+        lambda: RandomisedResponse(1.0, 2.5),
+        lambda: PoissonGaussian(1.0, 0.0, 1, False),
+        lambda: PoissonGaussian(1.0, 1.1, 1, False),
+        lambda: PoissonGaussian(1.0, 0.1, 0, False),
+        lambda: PurePass(0.0),
+    ],
+)
+def test_impossible_mechanisms(make):
+    with pytest.raises(SettingError):
+        make()
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.3, 1.0, 2.9, 3.1, 50.0])
+def test_deviation_of_discrete_noise_by_brute_force(scale):
+    n = np.arange(-3000, 3001)
+    gaussian, geometric = np.exp(-((n / scale) ** 2) / 2), np.exp(-np.abs(n) / scale)
+    for mechanism, weights in ((DiscreteGaussian, gaussian), (Geometric, geometric)):
+        expected = sqrt(weights @ n**2 / weights.sum())
+        assert mechanism(scale).deviation(1.0) == pytest.approx(expected, rel=1e-9, abs=1e-12)
