@@ -21,6 +21,7 @@ from sfumato.privacy.mechanisms import (
     PoissonGaussian,
     PurePass,
     RandomisedResponse,
+    RowwiseVectorLaplace,
     VectorLaplace,
 )
 from sfumato.privacy.unit import Value
@@ -29,6 +30,7 @@ RELEASING = [
     Laplace(2.0),
     Laplace(2.0, single=True),
     VectorLaplace(2.0),
+    RowwiseVectorLaplace(2.0),
     Gaussian(2.0),
     Geometric(2.0),
     DiscreteGaussian(2.0),
@@ -45,7 +47,7 @@ from_a_seed_or_not = pytest.mark.parametrize("seed", [0, None], ids=["seeded", "
 def clipped_for(mechanism, shape, bound=1.5):
     values = np.asarray(np.arange(int(np.prod(shape))).reshape(shape) % 5)
     kept = values if isinstance(mechanism, WHOLE) else np.asarray(values / 3)
-    return Clipped(kept, bound, bound, single=True)
+    return Clipped(kept, bound, bound, single=True, rowwise=bound)
 
 
 def with_noise(mechanism, factor):
@@ -93,7 +95,7 @@ def test_shapes_are_kept(mechanism, seed, shape):
 def test_single_precision_is_taken(mechanism):
     clipped = clipped_for(mechanism, (6,))
     narrow = np.int32 if isinstance(mechanism, WHOLE) else np.float32
-    given = Clipped(clipped.values.astype(narrow), 1.5, 1.5, single=True)
+    given = replace(clipped, values=clipped.values.astype(narrow))
     for entropy in (Entropy(0), Entropy()):
         assert mechanism.release(given, entropy).values.dtype.itemsize == 8
 
@@ -163,9 +165,9 @@ def test_missing_bounds_are_refused(mechanism, seed):
         with pytest.raises(SettingError, match="bound"):
             Clipped(clipped.values, *bounds, single=True)
     refused = 0
-    for bounds in ((inf, 1.0), (1.0, inf)):
+    for missing in ("l1", "l2", "rowwise"):
         try:
-            noisy = mechanism.release(Clipped(clipped.values, *bounds, single=True), Entropy(seed))
+            noisy = mechanism.release(replace(clipped, **{missing: inf}), Entropy(seed))
         except SettingError as error:
             refused += "bound" in str(error)
         else:

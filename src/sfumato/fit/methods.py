@@ -10,11 +10,12 @@ from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.admit import check_labels
 from sfumato.fit.private import PrivatePlan
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import PrivacyUnit, Unit, parse_unit
 from sfumato.solvers.base import PrivateSolver, PublicShape
+from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
 from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant, prefers_laplace
 
 _JOINT = ("auto", "gradient", "bias")  # methods that can leave rows with their owners
@@ -72,12 +73,43 @@ def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> in
     return find_mode(modes, privacy.local)
 
 
+# -- from a method's name to its solver ----------------------------------------------------------
+
+
 def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[Any]:
     """The solver of a method, before calibration."""
+    if privacy.analysis == "paper":
+        return _paper_solver(method, shape)
+    if method == "auto":
+        method = choose(shape, privacy.budget)
     budget = privacy.budget
     pure = isinstance(budget, Budget) and budget.pure
     if method == "constant":
         return PrivateConstant(pure=pure)
     if method == "bias":
         return PrivateBiases(pure=isinstance(budget, Budget) and prefers_laplace(shape, budget))
-    raise SettingError(f"no private method {method!r} serves {privacy.unit!r} of {shape.sizes}")
+    if method == "input":
+        return _input_solver(privacy.noise, budget)
+    if method == "gradient":
+        return _gradient_solver(privacy.noise, shape, pure)
+    return _output_solver(shape, budget)
+
+
+def choose(shape: PublicShape, budget: Budget | ZCDP) -> str:
+    """The method that ``auto`` stands for."""
+    return "bias"
+
+
+def _paper_solver(method: str, shape: PublicShape) -> PrivateSolver[Any]:
+    solvers: dict[str, Any] = {"input": PaperInput, "gradient": PaperGradient, "output": PaperOutput}
+    if method not in solvers:
+        raise SettingError(f"the paper has no method {method!r}; it has {', '.join(solvers)}")
+    solver: PrivateSolver[Any] = solvers[method]()
+    return solver
+
+
+def _gradient_solver(law: str, shape: PublicShape, pure: bool) -> PrivateSolver[Any]:
+    """Noise on minibatches; for values under pure epsilon, noise on single steps."""
+    if law in ("residual", "vector"):
+        return PrivatePasses(noise_law=law)
+    raise SettingError("gradient perturbation")

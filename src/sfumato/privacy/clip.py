@@ -25,13 +25,16 @@ _GRID_BITS = 27  # a row's coordinates have 27 bits, sums of 2^26 rows at most 5
 class Clipped:
     """Numbers, and how much they can change between neighbours, in the L1 and in the L2 norm.
 
-    ``single`` says that one coordinate changes and no other. The numbers are finite.
+    ``single`` says that one coordinate changes and no other. ``rowwise`` bounds the sum over rows of
+    the lengths of their changes: where one row changes and no other, it is the L2 bound. The numbers
+    are finite.
     """
 
     values: Array
     l1: float
     l2: float
     single: bool = False
+    rowwise: float = inf
 
     def __post_init__(self) -> None:
         if not (self.l1 > 0 and self.l2 > 0 and min(self.l1, self.l2) < inf):

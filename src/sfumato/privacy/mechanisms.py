@@ -116,6 +116,33 @@ class VectorLaplace:
 
 
 @dataclass(frozen=True)
+class RowwiseVectorLaplace:
+    """Independent noise on each row, with density proportional to exp(-|n| / s).
+
+    ``s`` is ``noise_multiplier`` times the bound on the sum of the rows' changes. Always idealised
+    arithmetic, like :class:`VectorLaplace`.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _check_multiplier(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        return PureEvent(1 / self.noise_multiplier)
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        scale = self.noise_multiplier * _finite(clipped.rowwise, "rowwise")
+        generator, shape = entropy.generator(), clipped.values.shape
+        size = shape[-1] if shape else 1
+        direction = generator.standard_normal((clipped.values.size // max(size, 1), size))
+        length = generator.gamma(size, scale, direction.shape[0])
+        noise = direction * (length / np.linalg.norm(direction, axis=1))[:, None]
+        return Noisy(clipped.values + noise.reshape(shape), scale * sqrt(size + 1))
+
+
+@dataclass(frozen=True)
 class Gaussian:
     """Independent Gaussian noise, standard deviation ``noise_multiplier`` times L2 sensitivity."""
 

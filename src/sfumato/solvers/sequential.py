@@ -1,4 +1,4 @@
-"""Stochastic gradient descent as Wei, Li, Mao and Wang print it (Algorithm 2 without its noise).
+"""Stochastic gradient descent as Wei, Li, Mao and Wang print it (Algorithm 2).
 
 For each entry in random order, one after the other, each from the parameters as they are by then:
 
@@ -7,13 +7,15 @@ For each entry in random order, one after the other, each from the parameters as
 
 with f = (x - value)^2 + ridge sum_m |row_m|^2 + core_ridge |core|^2 and a fixed step. Departures: any
 order, not three; a mean, biases and prior means if they are asked for (the paper has none).
+
+Steps 6 and 7, which clip the gradient of one mode and add noise to it, are there for ``paper.py``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +36,26 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import kernel, run
 from sfumato.solvers.base import PublicShape
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
+from sfumato.solvers.vector_noise import (
+    add_vector_noise,
+    clip_norm,
+    clipped_reference,
+    vector_noise_reference,
+)
 
 Array = NDArray[Any]
+
+
+class Perturbation(NamedTuple):
+    """Clip the gradient of one mode's row to ``clip``, then add vector noise of the given scale."""
+
+    mode: int
+    rank: int
+    clip: float
+    scale: float
+
+
+UNPERTURBED = Perturbation(-1, 0, np.inf, 0.0)
 
 
 @kernel
@@ -49,13 +69,16 @@ def _visit_in_turn(
     step: Any,
     penalty: Any,
     fit_biases: bool,
+    perturbation: Any,
+    stream: Any,
     out: Array,
 ) -> None:
     order, width = len(p.offsets), row_width(p)
     rows, biases, uniform, means = p.rows, p.biases, penalty.uniform, penalty.means
     index, work = np.empty(order, np.int64), workspace(p)
     d = np.zeros(order * width, rows.dtype)  # by mode: with unequal ranks the padding differs
-    squares = 0.0
+    gradient, direction = np.zeros(width, rows.dtype), np.zeros(width)
+    squares, largest = 0.0, 0.0
     for entry in sequence:
         locate(p, coordinates, entry, index)
         for m in range(order):
@@ -66,13 +89,19 @@ def _visit_in_turn(
                 squares += error * error
             for r in range(width):
                 away = rows[index[m], r] - means[m, r]
-                rows[index[m], r] += 2 * step * (error * d[m * width + r] - uniform[m] * away)
+                gradient[r] = 2 * (uniform[m] * away - error * d[m * width + r])
+            if m == perturbation.mode:
+                largest = max(largest, clip_norm(gradient, perturbation.rank, perturbation.clip))
+                if perturbation.scale > 0:
+                    add_vector_noise(gradient, perturbation.rank, perturbation.scale, direction, stream)
+            for r in range(width):
+                rows[index[m], r] -= step * gradient[r]
             if fit_biases:
                 biases[index[m]] += 2 * step * (error - penalty.bias * biases[index[m]])
         if core.shape[0] > 0:
             error = values[entry] - mean - bias_sum(p, index) - evaluate(p, index, work)
             step_core(p, work, 1 - 2 * step * penalty.core, 2 * step * error)
-    out[0] = squares
+    out[0], out[1] = squares, largest
 
 
 def visit_in_turn_reference(
@@ -82,6 +111,8 @@ def visit_in_turn_reference(
     step: float,
     penalty: Penalty,
     fit_biases: bool,
+    perturbation: Perturbation = UNPERTURBED,
+    stream: np.random.Generator | None = None,
 ) -> None:
     """Readable twin of the kernel, in the given order, in place."""
     for cell, x in zip(coordinates.T, values, strict=True):
@@ -91,6 +122,10 @@ def visit_in_turn_reference(
             row = model.factors[m][level]
             gradient = -2 * error * model.design(m, entry)[0]
             gradient += 2 * penalty.uniform[m] * (row - penalty.means[m, : len(row)])
+            if m == perturbation.mode:
+                gradient = clipped_reference(gradient, perturbation.clip)
+                if stream is not None:
+                    gradient += vector_noise_reference(len(row), perturbation.scale, stream)
             row -= step * gradient
             if fit_biases:
                 bias = model.mode_biases[m]
@@ -126,11 +161,17 @@ class SequentialSGD(PassSolver):
         return self.step
 
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
+        return self.perturbed_pass(query, site, UNPERTURBED, np.random.default_rng(0))[0]
+
+    def perturbed_pass(
+        self, query: PassQuery, site: Site, perturbation: Perturbation, stream: np.random.Generator
+    ) -> tuple[PassResult, float]:
+        """A pass, and the largest norm of the clipped gradients of the perturbation's mode."""
         tensor, model = site.tensor, query.model
         penalty = self.penalty(query, site)
         sequence = np.random.default_rng(query.seed).permutation(tensor.n_entries)
         number = model.dtype.type
-        squares = np.zeros(1)
+        met = np.zeros(2)
         task = partial(
             _visit_in_turn,
             model.arrays,
@@ -142,7 +183,9 @@ class SequentialSGD(PassSolver):
             number(query.step),
             penalty,
             query.shape.fit_biases,
-            squares,
+            perturbation,
+            stream,
+            met,
         )
         run([task], 1)
-        return PassResult(model, float(squares[0]), tensor.n_entries)
+        return PassResult(model, float(met[0]), tensor.n_entries), float(met[1])

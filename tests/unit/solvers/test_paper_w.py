@@ -1,0 +1,153 @@
+"""Paper W's three algorithms as printed: without noise they are the plain descent, and say 'claimed'."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+import sfumato as sf
+from sfumato.data.layout import Site
+from sfumato.errors import SettingError
+from sfumato.fit.plan import Plan, carry_out
+from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.privacy.accounting import epsilon_of
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.events import Composed
+from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.unit import Entry, Value
+from sfumato.solvers.base import PublicShape
+from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
+from sfumato.solvers.sequential import SequentialSGD
+
+TENSOR = sf.synthetic.cp((7, 6, 5), 2, entries=90, seed=1).tensor
+DESCENT = SequentialSGD(passes=4, init_scale=0.5)
+KINDS = {
+    "cp": lambda shape, dtype: CPModel.zeros(shape, 2, dtype),
+    "tucker": lambda shape, dtype: TuckerModel.zeros(shape, (2, 3, 2), dtype),
+}
+ALL = [PaperInput, PaperGradient, PaperOutput]
+
+
+def shape_of(tensor=TENSOR, kind="cp", **rest):
+    given = {"unit": Value(), "bounds": (-20.0, 20.0), **rest}
+    return PublicShape(tensor.modes, KINDS[kind], fit_mean=False, fit_biases=False, **given)
+
+
+def fitted(solver, shape, tensor=TENSOR, seed=3):
+    charges, site = solver.charges(shape), Site(tensor, 1)
+    state = solver.init(seed, shape)
+    with Ledger(Value()).reserve(charges, Entropy(seed)) as reservation:
+        for t in range(solver.rounds(shape)):
+            query = solver.ask(state)
+            released = None
+            if t < len(charges):
+                released = reservation.ask(partial(solver.answer, query, site))
+            state, info = solver.update(state, released)
+    return solver.localise(state, solver.finish(state), site), info
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ALL)
+def test_without_noise_it_is_the_plain_descent(method, kind):
+    shape = shape_of(kind=kind)
+    wide = {} if method is PaperInput else {"clip": 1e6}  # clips nothing
+    solver = method(DESCENT, noise=1e-20, **wide)
+    model, info = fitted(solver, shape)
+    plain = carry_out(Plan(shape, DESCENT, seed=3), Site(TENSOR, 1)).model
+    np.testing.assert_allclose(model.rows, plain.rows, atol=1e-8)
+    np.testing.assert_allclose(model.free_core, plain.free_core, atol=1e-8)
+    assert info.completed == DESCENT.passes
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_the_whole_run_is_charged_once_at_the_claimed_epsilon(method):
+    for passes in (1, 100):
+        solver = method(replace(DESCENT, passes=passes), noise=0.4)
+        charges = solver.charges(shape_of())
+        assert epsilon_of(Composed(tuple(c.mechanism.event for c in charges)), 0.0) == 2.5
+        assert all("claimed" in charge.label for charge in charges)
+    assert solver.epsilon == 2.5
+    assert not solver.proven
+    assert solver.proof == "see proofs/paper-w.md"
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_there_is_neither_mean_nor_bias_even_if_asked_for(method):
+    shape = replace(shape_of(), fit_mean=True, fit_biases=True)
+    model, _ = fitted(method(DESCENT, noise=0.01), shape)
+    assert model.mean == 0
+    assert not model.biases.any()
+    assert "neither mean nor biases are fitted" in method(DESCENT).assumes(shape)
+
+
+def test_input_takes_the_data_s_own_bounds_where_none_are_given():
+    shape, site = shape_of(bounds=None), Site(TENSOR, 1)
+    solver = PaperInput(DESCENT, noise=1e-20)
+    with Ledger(Value()).reserve(solver.charges(shape), Entropy(1)) as reservation:
+        query = solver.ask(solver.init(0, shape))
+        noisy = reservation.ask(lambda draw: solver.answer(query, site, draw))
+    np.testing.assert_allclose(noisy.values, TENSOR.values, atol=1e-12)
+    assert any("least and the largest" in line for line in solver.assumes(shape))
+    assert not any("least and the largest" in line for line in solver.assumes(shape_of()))
+
+
+def test_input_clamps_to_a_fixed_range():
+    shape, site = shape_of(), Site(TENSOR, 1)
+    solver = PaperInput(DESCENT, noise=10.0, clamp=(-0.5, 1.0))
+    with Ledger(Value()).reserve(solver.charges(shape), Entropy(1)) as reservation:
+        query = solver.ask(solver.init(0, shape))
+        noisy = reservation.ask(lambda draw: solver.answer(query, site, draw)).values
+    assert (noisy.min(), noisy.max()) == (-0.5, 1.0)
+
+
+@pytest.mark.parametrize("mode", ["mode0", "mode1", None])
+def test_output_noises_the_chosen_mode_and_no_other(mode):
+    noisy, _ = fitted(PaperOutput(DESCENT, mode=mode, noise=1.0), shape_of())
+    exact, _ = fitted(PaperOutput(DESCENT, mode=mode, noise=1e-20), shape_of())
+    chosen = 2 if mode is None else int(mode[-1])
+    for m, (one, other) in enumerate(zip(noisy.factors, exact.factors, strict=True)):
+        assert (np.abs(one - other).max() > 1e-6) == (m == chosen)
+
+
+def test_a_released_factor_shows_the_value():
+    """Why Algorithm 2 is only claimed: with one entry and one pass, a_i is injective in its value."""
+    one = TENSOR.take(np.array([0]))
+    first_rows = []
+    for value in (-1.0, -0.999, 1.0):
+        tensor = one.with_values([value])
+        solver = PaperGradient(replace(DESCENT, passes=1), noise=1e6)  # a claimed epsilon of 1e-6
+        # Whatever the noise: other seeds of it leave the row as it was.
+        rows = [_run(solver, tensor, noise_seed) for noise_seed in (1, 2)]
+        np.testing.assert_array_equal(rows[0], rows[1])
+        first_rows.append(rows[0])
+    assert len({row.tobytes() for row in first_rows}) == 3
+
+
+def _run(solver, tensor, noise_seed):
+    shape = shape_of(tensor)
+    state = solver.init(0, shape)
+    with Ledger(Value()).reserve(solver.charges(shape), Entropy(noise_seed)) as reservation:
+        released = reservation.ask(lambda draw: solver.answer(state, Site(tensor, 1), draw))
+    return solver.finish(released).factors[0]
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_what_the_paper_does_not_cover_is_refused(method):
+    with pytest.raises(SettingError, match="one observed value"):
+        method(DESCENT).check(shape_of(unit=Entry()))
+    with pytest.raises(SettingError, match="every factor"):
+        method(DESCENT).check(shape_of(local=0))
+    with pytest.raises(SettingError, match="noise"):
+        method(DESCENT, noise=0.0).check(shape_of())
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(SettingError, match="finite clipping"):
+        PaperGradient(clip=np.inf).check(shape_of())
+    with pytest.raises(SettingError, match="above zero"):
+        PaperOutput(clip=0.0).check(shape_of())
+    with pytest.raises(SettingError, match="no mode"):
+        PaperOutput(mode="day").check(shape_of())
+    with pytest.raises(SettingError, match="lower one first"):
+        PaperInput(clamp=(1.0, 0.0)).check(shape_of())

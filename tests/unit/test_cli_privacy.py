@@ -1,0 +1,192 @@
+"""Private fits from the command line: what is written where, what is refused, and when."""
+
+import json
+from typing import get_args
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pytest
+from typer.testing import CliRunner
+
+import sfumato as sf
+from sfumato import cli, cli_privacy
+from sfumato.privacy import settings
+
+COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5", "--rank", "2"]
+BIAS = ["--epsilon", "3", "--delta", "1e-6", "--method", "bias", "--labels-are-public", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory):
+    tensor = sf.synthetic.ratings_like(20, 15, 6, 300)
+    path = tmp_path_factory.mktemp("data") / "ratings.csv"
+    columns = {
+        mode.name: mode.labels[levels]
+        for mode, levels in zip(tensor.modes, tensor.coordinates, strict=True)
+    }
+    pacsv.write_csv(pa.table({**columns, "rating": tensor.values}), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def private(ratings, tmp_path_factory):
+    """A fit with the unit user, whose rows stay with them."""
+    out = tmp_path_factory.mktemp("models") / "private"
+    result = run("complete", ratings, *COLUMNS, *BIAS, "--unit", "user", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    return out, result
+
+
+def run(*args):
+    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
+
+
+def error_of(*args):
+    result = run("complete", *args)
+    assert result.exit_code == 1, result.output
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def test_choices_are_those_of_the_library():
+    assert tuple(name.value for name in cli_privacy.MethodName) == get_args(settings.Method)
+    assert tuple(name.value for name in cli_privacy.Analysis) == get_args(settings.Analysis)
+
+
+def test_a_private_fit_writes_a_release_and_the_owners_rows(private):
+    out, result = private
+    assert sorted(path.name for path in out.iterdir()) == ["owner", "release"]
+    assert sorted(path.name for path in (out / "release").iterdir()) == [
+        "guarantee.json",
+        "guarantee.txt",
+        "model.json",
+        "model.safetensors",
+    ]
+    assert "joint differential privacy" in result.stdout
+    assert "not private" not in result.stdout + result.stderr
+
+
+def test_a_release_names_no_owner_and_no_count(private):
+    out, _ = private
+    text = (out / "release" / "model.json").read_text()
+    described = json.loads(text)
+    assert '"u001"' not in text
+    assert '"u001"' in (out / "owner" / "model.json").read_text()
+    assert [mode["size"] for mode in described["modes"]] == [0, 15, 6]
+    assert described["notes"] == {}
+
+
+def test_explain_prints_the_guarantee(private):
+    out, _ = private
+    for folder in (out, out / "release"):
+        text = run("explain", folder).stdout
+        assert "all entries of one user" in text
+        assert "proven" in text
+    guarantee = json.loads(run("explain", out, "--json").stdout)
+    assert 0 < guarantee["epsilon"] <= 3
+    assert guarantee["owner"] == "user"
+
+
+def test_predict_uses_the_owners_rows_where_it_finds_them(private, ratings):
+    out, _ = private
+    both = run("predict", out, ratings)
+    alone = run("predict", out / "release", ratings)
+    assert both.exit_code == alone.exit_code == 0
+    assert both.stdout != alone.stdout
+
+
+def test_without_epsilon_it_says_that_it_is_not_private(ratings, tmp_path):
+    result = run("complete", ratings, *COLUMNS, "--rounds", "1", "--out", tmp_path / "m")
+    assert result.exit_code == 0
+    assert "not private" in result.stderr
+    assert "not private" in run("explain", tmp_path / "m").stdout
+    assert run("explain", tmp_path / "m", "--json").stdout.strip() == "null"
+
+
+def test_errors_at_held_out_entries_are_shown_and_not_written(ratings, tmp_path):
+    out = tmp_path / "m"
+    result = run(
+        "complete", ratings, *COLUMNS, *BIAS, "--unit", "entry", "--test", "0.3", "--json", "--out", out
+    )
+    shown = json.loads(result.stdout)
+    assert shown["held_out"][0]["name"] == "constant"
+    assert shown["private"]
+    assert "holder" in shown["not_covered"]
+    rmse = f"{shown['held_out'][-1]['rmse']:.4f}"
+    for file in (out / "release").iterdir():
+        assert rmse not in file.read_text(errors="ignore")
+    assert not (out / "owner").exists()
+
+
+def test_a_ledger_is_continued_and_ends_at_its_limit(ratings, tmp_path):
+    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "m"
+    ask = [ratings, *COLUMNS, *BIAS, "--unit", "entry", "--ledger", ledger, "--out", out]
+    assert run("complete", *ask, "--ledger-limit", "4").exit_code == 0
+    assert "ledger.jsonl: 1 fits" in run("explain", out).stdout
+    charged = ledger.read_text()
+    assert "Nothing was drawn" in error_of(*ask)
+    assert ledger.read_text() == charged
+
+
+def test_public_labels_come_from_files(ratings, tmp_path):
+    for mode in ("item", "day"):
+        labels = sf.read(ratings, modes=["user", "item", "day"], value="rating")
+        known = labels.modes[labels.mode_index(mode)].labels.tolist()
+        (tmp_path / mode).write_text("\n".join([*known, "never seen"]))
+    flags = [flag for flag in BIAS if flag != "--labels-are-public"]
+    files = [f"item={tmp_path / 'item'}", f"day={tmp_path / 'day'}"]
+    out = tmp_path / "m"
+    result = run(
+        "complete", ratings, *COLUMNS, *flags, "--unit", "user", "--public-labels", *files, "--out", out
+    )
+    assert result.exit_code == 0, result.stderr
+    modes = json.loads((out / "release" / "model.json").read_text())["modes"]
+    assert [mode["size"] for mode in modes] == [0, 16, 7]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--epsilon", "0", "--unit", "entry"], "epsilon"),
+        (["--epsilon", "-1", "--unit", "entry"], "epsilon"),
+        (["--epsilon", "1", "--delta", "1", "--unit", "entry"], "delta"),
+        (["--epsilon", "1"], "--unit"),
+        (["--delta", "1e-6"], "--epsilon"),
+        (["--method", "bias"], "--epsilon"),
+        (["--epsilon", "1", "--unit", "planet"], "planet"),
+        (["--epsilon", "1", "--unit", "user", "--max-entries", "0"], "max_entries"),
+        (["--epsilon", "1", "--unit", "values:user"], "cap"),
+        (["--epsilon", "1", "--unit", "entry"], "--labels-are-public"),
+        (["--epsilon", "1", "--unit", "value", "--analysis", "paper"], "--force"),
+        (["--epsilon", "1", "--unit", "value", "--noise-seed", "1"], "--force"),
+        (["--epsilon", "1", "--unit", "entry", "--labels-are-public", "--method", "gradient"], "delta"),
+        (["--epsilon", "1", "--unit", "entry", "--public-entries", "0"], "entries"),
+        (["--epsilon", "1", "--unit", "entry", "--ledger-limit", "1"], "ledger"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_drawn_or_written(ratings, tmp_path, flags, message):
+    assert message in error_of(ratings, *COLUMNS, *flags, "--out", tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_bounds_are_needed(ratings, tmp_path):
+    columns = COLUMNS[: COLUMNS.index("--bounds")]
+    flags = ["--epsilon", "1", "--unit", "entry", "--labels-are-public"]
+    assert "--bounds" in error_of(ratings, *columns, *flags, "--out", tmp_path / "m")
+
+
+def test_values_beyond_the_bounds_are_clipped_in_silence(ratings, tmp_path):
+    columns = [word if word != "5" else "4" for word in COLUMNS]
+    result = run(
+        "complete", ratings, *columns, *BIAS, "--unit", "entry", "--out", tmp_path / "m", "--json"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "beyond" not in result.stderr
+
+
+def test_what_is_claimed_is_released_only_by_force_and_marked(ratings, tmp_path):
+    out = tmp_path / "m"
+    flags = ["--epsilon", "5", "--unit", "value", "--method", "input", "--analysis", "paper", "--force"]
+    result = run("complete", ratings, *COLUMNS, *flags, "--quiet", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "CLAIMED" in (out / "release" / "guarantee.txt").read_text()
