@@ -326,6 +326,7 @@ def complete(
     public_labels: private.PublicLabels = None,
     labels_are_public: private.LabelsArePublic = False,
     public_spread: private.PublicSpread = None,
+    public_units: private.PublicUnits = None,
     ledger: private.LedgerFile = None,
     ledger_limit: private.LedgerLimit = None,
     noise_seed: private.NoiseSeed = None,
@@ -362,6 +363,7 @@ def complete(
         public_labels,
         labels_are_public,
         public_spread,
+        public_units,
         ledger,
         ledger_limit,
         noise_seed,
@@ -400,7 +402,7 @@ def _fit(
 
     parts = None if test is None else tensor.split(test, seed=order.seed)
     name = order.name_for(tensor.shape)
-    _say_what_was_chosen(order, tensor, notes)
+    _say_what_was_chosen(order, tensor.modes, tensor.shape, notes)
     probe = order.estimator(tensor.shape, rounds=1, progress=None)
     report.warm_up([Biases(), probe], tensor)
     results = []
@@ -421,10 +423,11 @@ def _fit_privately(
     from sfumato.data import prepare
     from sfumato.estimators import Biases
 
-    name = f"{order.name_for(tensor.shape)}, private"
-    _say_what_was_chosen(order, tensor, notes)
+    shape = private.public_shape(tensor.modes, order.privacy)
+    name = f"{order.name_for(shape)}, private"
+    _say_what_was_chosen(order, tensor.modes, shape, notes)
     with report.FitProgress(notes) as progress:
-        estimator = order.estimator(tensor.shape, rounds=None, progress=progress)
+        estimator = order.estimator(shape, rounds=None, progress=progress)
         if test is None:
             progress.begin(name)
             return estimator.fit(tensor), []
@@ -437,10 +440,12 @@ def _fit_privately(
         return estimator, report.compare(rivals, *parts, announce=progress.begin)
 
 
-def _say_what_was_chosen(order: _Order, tensor: SparseTensor, notes: Console) -> None:
+def _say_what_was_chosen(
+    order: _Order, modes: Sequence[Mode], shape: Sequence[int], notes: Console
+) -> None:
     if order.rank is None and not order.ranks:
-        notes.print(f"{order.name_for(tensor.shape)}: chosen for this shape, as no rank is given")
-    for mode in tensor.modes:
+        notes.print(f"{order.name_for(shape)}: chosen for this shape, as no rank is given")
+    for mode in modes:
         if mode.bin is None and _are_dates(mode):
             notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
 
@@ -461,6 +466,8 @@ def _save(
     if factors is not None:
         model, folder = estimator.model_, out.with_name(f"{out.absolute().name}-factors")
         shared = [m for m in range(model.order) if m != estimator.local_]
+        for stale in [*folder.glob("*.csv"), *folder.glob("*.parquet")]:
+            stale.unlink()  # an earlier fit's factors must not be taken for this one's
         written += write_factors(
             folder,
             [model.factors[m] for m in shared],

@@ -12,6 +12,9 @@ import typer
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sfumato.data.tensor import Mode
     from sfumato.privacy.settings import Privacy
 
 
@@ -78,6 +81,10 @@ PublicLabels = Annotated[
         help="Labels that everyone knows, one per line: --public-labels item=items.txt.",
     ),
 ]
+PublicUnits = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="About how many levels a mode has whose rows stay with them."),
+]
 LabelsArePublic = Annotated[
     bool,
     typer.Option("--labels-are-public", help="The labels in FILE are public."),
@@ -120,6 +127,7 @@ class PrivacyOrder:
     labels: list[str] | None
     labels_are_public: bool
     spread: float | None
+    units: int | None
     ledger: Path | None
     ledger_limit: float | None
     seed: int | None
@@ -156,7 +164,9 @@ class PrivacyOrder:
             analysis=self.analysis.value,
             noise=self.noise,
             local=None if self.local == "none" else self.local,
-            public=Public(self.entries, self.labels_are_public or self._read_labels(), self.spread),
+            public=Public(
+                self.entries, self.labels_are_public or self._read_labels(), self.spread, self.units
+            ),
             ledger=self.ledger,
             limit=limit,
             seed=self.seed,
@@ -181,3 +191,18 @@ class PrivacyOrder:
                 "give a mode and a file, as in item=items.txt", param_hint="--public-labels"
             )
         return {mode: Path(file).read_text(encoding="utf-8").splitlines() for mode, _, file in pairs}
+
+
+def public_shape(modes: Sequence[Mode], privacy: Privacy | None) -> list[int]:
+    """Sizes that default settings may depend on: as public labels give them, not the file."""
+    from sfumato.fit.methods import local_mode
+    from sfumato.privacy.unit import parse_unit
+
+    assert privacy is not None
+    unit = parse_unit(privacy.unit, [mode.name for mode in modes], privacy.max_entries)
+    local, labels = local_mode(privacy, unit, modes), privacy.public.labels
+    given = {} if isinstance(labels, bool) or not unit.hides_presence else labels
+    sizes = [len(given.get(mode.name, range(mode.size))) for mode in modes]
+    if local is not None and unit.hides_presence and privacy.public.units is not None:
+        sizes[local] = privacy.public.units
+    return sizes

@@ -72,7 +72,7 @@ def _private_fits(
     progress: report.FitProgress,
 ) -> tuple[list[report.Curve], CP]:
     """Errors of the private constant, biases and CP model at each budget, and the model to keep."""
-    names = ("private constant", "private biases", f"sfumato, private CP of rank {rank}")
+    names = ("private constant", "private biases", f"sfumato, rank {rank}")
     errors: dict[str, list[float]] = {name: [] for name in names}
     kept = None
     for epsilon in epsilons:
@@ -101,7 +101,7 @@ def _closest(epsilons: Sequence[float]) -> float:
 def _table(
     epsilons: Sequence[float], curves: Sequence[report.Curve], levels: Sequence[report.Result]
 ) -> Table:
-    table = report.plain_table("held-out RMSE", *(f"epsilon {epsilon:g}" for epsilon in epsilons))
+    table = report.plain_table("held-out RMSE at epsilon", *(f"{epsilon:g}" for epsilon in epsilons))
     for curve in curves:
         table.add_row(curve.name, *(f"{rmse:.4f}" for rmse in curve.rmse))
     for level in levels:

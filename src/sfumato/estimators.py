@@ -162,7 +162,6 @@ class TensorEstimator(ABC):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
         tensor = X if isinstance(X, SparseTensor) else _tensor_from_table(X, y)
-        prepare.check_modes(tensor)
         begin = time.perf_counter()
         if self.privacy is None:
             self._fit_openly(tensor)
@@ -172,6 +171,7 @@ class TensorEstimator(ABC):
         return self
 
     def _fit_openly(self, tensor: SparseTensor) -> None:
+        prepare.check_modes(tensor)
         plan = self.plan(tensor.modes, tensor.values.dtype)
         assert isinstance(plan, Plan)
         prepare.check_values(tensor)

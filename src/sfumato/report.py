@@ -388,12 +388,13 @@ def trade_off(
     axes = figure.subplots()
     if title:
         figure.suptitle(title, x=0.015, ha="left", color=_INK, fontsize=13, fontweight="bold")
-    axes.set_title(note, loc="left", fontsize=11, color=_INK)
+    axes.set_title(note, loc="left", fontsize=11, color=_INK, pad=14)
     axes.set_xscale("log")
     right = max(epsilons)
     labels = []
     for level in levels:
-        axes.axhline(level.rmse, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
+        ends = [min(epsilons), right]
+        axes.plot(ends, [level.rmse] * 2, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
         labels.append((level.rmse, f"{level.name}  {level.rmse:.3f}", _FAINT))
     for curve in curves:
         colour = _ACCENT if curve is curves[-1] else _INK
@@ -403,7 +404,7 @@ def trade_off(
     gap = 0.055 * (max(heights) - min(heights))
     for place, (_, text, colour) in _spread_out(labels, gap):
         axes.text(right * 1.12, place, text, va="center", color=colour, fontsize=10)
-    axes.set_xlim(min(epsilons) / 1.15, right * 6)
+    axes.set_xlim(min(epsilons) / 1.15, right * 8)
     axes.set_xticks(list(epsilons), [f"{epsilon:g}" for epsilon in epsilons])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("epsilon: the smaller, the more private", color=_INK)

@@ -118,6 +118,7 @@ def _write_owner(stored: StoredModel, folder: Path) -> None:
         "factor": np.ascontiguousarray(model.factors[local]),
         "bias": np.ascontiguousarray(model.mode_biases[local]),
     }
+    folder.chmod(0o700)
     _write(folder, {"kind": "own rows", "mode": _mode_to_json(stored.modes[local])}, tensors)
     (folder / _NOT_FOR_RELEASE).write_text(
         f"Each row belongs to one {stored.modes[local].name} and depends on its data alone without "

@@ -363,4 +363,4 @@ def test_demo_command(tmp_path, monkeypatch):
     monkeypatch.setattr(sf.synthetic, "ratings_like", lambda: small)
     result = run("demo", "--out", tmp_path / "d")
     assert result.exit_code == 0, result.stderr
-    assert (tmp_path / "d" / "completed.png").exists()
+    assert (tmp_path / "d" / "trade-off.png").exists()

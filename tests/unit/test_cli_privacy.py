@@ -137,11 +137,28 @@ def test_public_labels_come_from_files(ratings, tmp_path):
     files = [f"item={tmp_path / 'item'}", f"day={tmp_path / 'day'}"]
     out = tmp_path / "m"
     result = run(
-        "complete", ratings, *COLUMNS, *flags, "--unit", "user", "--public-labels", *files, "--out", out
-    )
+        "complete", ratings, *COLUMNS, *flags, "--unit", "user", "--public-labels", *files,
+        "--public-units", "25", "--out", out,
+    )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     modes = json.loads((out / "release" / "model.json").read_text())["modes"]
     assert [mode["size"] for mode in modes] == [0, 16, 7]
+
+
+def test_the_default_rank_does_not_depend_on_what_occurs(ratings, tmp_path):
+    """Six days occur, seven are public: one entry more must not show in the release."""
+    days = sf.read(ratings, modes=["user", "item", "day"], value="rating").modes[2].labels.tolist()
+    (tmp_path / "day").write_text("\n".join([*days, "1998-05-01"]))
+    (tmp_path / "item").write_text("\n".join(f"i{number:03}" for number in range(40)))
+    flags = [flag for flag in BIAS if flag != "--labels-are-public"]
+    files = [f"item={tmp_path / 'item'}", f"day={tmp_path / 'day'}"]
+    out = tmp_path / "m"
+    result = run(
+        "complete", ratings, *COLUMNS[:-2], *flags, "--unit", "user", "--public-labels", *files,
+        "--public-units", "25", "--out", out,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert json.loads((out / "release" / "model.json").read_text())["ranks"] == [7, 7, 7]
 
 
 @pytest.mark.parametrize(

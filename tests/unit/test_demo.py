@@ -1,7 +1,8 @@
-"""The demonstration runs, and shows that a fit beats the biases."""
+"""The demonstration runs, and shows what privacy costs."""
 
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -14,27 +15,30 @@ def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "sfumato-demo"
     console = Console(file=io.StringIO(), width=200)
     ratings = sf.synthetic.ratings_like(120, 80, 12, 6000)
-    results = run_demo(out, console, ratings=ratings)
-    return out, results, console.file.getvalue()
+    curves = run_demo(out, console, ratings=ratings, epsilons=(1.0, 3.0))
+    return out, curves, console.file.getvalue()
 
 
-def test_demo_prints_errors_examples_and_what_to_try_next(finished):
-    _, _, text = finished
-    for expected in ("constant", "bias predictor", "sfumato CP, rank 3", "held-out RMSE", "predicted"):
+def test_demo_prints_errors_examples_the_guarantee_and_what_to_try_next(finished):
+    text = finished[2]
+    for expected in ("private constant", "private biases", "not private", "predicted", "epsilon 3"):
         assert expected in text
-    assert "not private" in text
+    assert "joint differential privacy" in text
+    assert "proven" in text
     assert "sfumato complete ratings.csv --modes user item" in text
 
 
-def test_demo_beats_the_baselines(finished):
-    constant, biases, ours = finished[1]
-    assert ours.rmse < biases.rmse < constant.rmse
+def test_demo_draws_the_private_baselines_below_the_constant(finished):
+    constant, biases, ours = (np.array(curve.rmse) for curve in finished[1])
+    assert (biases < constant).all()
+    assert (ours < constant).all()
 
 
 def test_demo_leaves_a_picture_and_a_model(finished):
     out, _, _ = finished
-    assert (out / "completed.png").stat().st_size > 10_000
+    assert (out / "trade-off.png").stat().st_size > 10_000
     model = sf.load(out / "model")
+    assert model.guarantee_.releasable
     assert 1 <= model.predict(user="u001", item="i001", day="1998-04-01") <= 5
 
 

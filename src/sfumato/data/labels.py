@@ -117,10 +117,13 @@ def _timestamps_as_text(array: Any) -> Any:
 
 
 def _labels_from_floats(labels: Any) -> Any:
+    """Whole numbers without their point. Each label's text is its own, whatever others there are."""
     numbers = labels.to_numpy(zero_copy_only=False)
-    if np.all((np.floor(numbers) == numbers) & (np.abs(numbers) <= _EXACT_IN_FLOAT)):
+    whole = (np.floor(numbers) == numbers) & (np.abs(numbers) <= _EXACT_IN_FLOAT)
+    if whole.all():
         return pa.array(numbers.astype(np.int64))
-    return pa.array([str(number) for number in numbers.tolist()], pa.large_string())
+    pairs = zip(numbers.tolist(), whole.tolist(), strict=True)
+    return pa.array([str(int(x) if is_whole else x) for x, is_whole in pairs], pa.large_string())
 
 
 def _numbers_if_all_are(labels: Any) -> Any:

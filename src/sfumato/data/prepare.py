@@ -179,12 +179,12 @@ def _cell_keys(tensor: SparseTensor, seed: int) -> NDArray[np.uint64]:
 
 
 def _label_keys(mode: Mode) -> NDArray[np.uint64]:
-    """A number per level that depends on its label only, not on the levels beside it."""
-    if mode.labels is None:
-        return np.arange(mode.size, dtype=np.uint64)
-    if mode.labels.dtype.kind == "i":
-        return mode.labels.astype(np.uint64)
-    digests = b"".join(blake2b(str(v).encode(), digest_size=8).digest() for v in mode.labels)
+    """A number per level that depends on the text of its label only.
+
+    Not on its type either: one label that is no number turns a whole column into text.
+    """
+    labels = range(mode.size) if mode.labels is None else mode.labels.tolist()
+    digests = b"".join(blake2b(str(label).encode(), digest_size=8).digest() for label in labels)
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 

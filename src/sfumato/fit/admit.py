@@ -46,6 +46,13 @@ def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local
     if unknown:
         raise SettingError(f"public labels name {sorted(unknown)}, which are no modes")
     missing = [mode.name for m, mode in enumerate(modes) if m != local and mode.name not in given]
+    if local is not None and public.units is None and modes[local].name not in given:
+        name = modes[local].name
+        raise SettingError(
+            f"which {name} occur is protected, and so is how many: give about how many there are, "
+            f"Public(units=...) or --public-units N, or the labels of all, Public(labels={{{name!r}: "
+            f"[...]}}) or --public-labels {name}=FILE"
+        )
     if missing:
         raise SettingError(
             f"which labels of {' and '.join(missing)} occur is protected too, and they would be "
@@ -63,8 +70,11 @@ def _with_public_labels(tensor: SparseTensor, public: Public) -> SparseTensor:
         if mode.name not in public.labels:
             continue
         modes[m] = _public_mode(mode, public.labels[mode.name])
-        own = mode.labels if mode.labels is not None else np.arange(mode.size)
-        coordinates[m] = modes[m].find(own)[coordinates[m]]
+        # As text, letter by letter: were 7 and 07 to become one level, adding an entry at the one
+        # would change the other's.
+        level_of = {str(label): level for level, label in enumerate(_labels(modes[m]))}
+        levels = np.array([level_of.get(str(label), -1) for label in _labels(mode)], np.int32)
+        coordinates[m] = levels[coordinates[m]]
     known = (coordinates >= 0).all(axis=0)
     renumbered = coordinates[:, known]
     order = np.lexsort(renumbered[::-1])
@@ -75,6 +85,10 @@ def _with_public_labels(tensor: SparseTensor, public: Public) -> SparseTensor:
         tensor.bounds,
         _checked=True,
     )
+
+
+def _labels(mode: Mode) -> list[object]:
+    return list(range(mode.size)) if mode.labels is None else mode.labels.tolist()
 
 
 def _public_mode(mode: Mode, labels: Sequence[object]) -> Mode:

@@ -13,7 +13,7 @@ from sfumato.fit.private import PrivatePlan
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import PrivacyUnit, Unit, parse_unit
+from sfumato.privacy.unit import PrivacyUnit, Public, Unit, parse_unit
 from sfumato.solvers.base import PrivateSolver, PublicShape
 from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
 from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant, prefers_laplace
@@ -42,11 +42,19 @@ def make_plan(
         entries=privacy.public.entries if unit.hides_presence else entries,
         spread=privacy.public.spread,
         local=local,
+        units=_units(shape, local, privacy.public) if unit.hides_presence else None,
     )
     solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
     return PrivatePlan(
         shape, solver, privacy.budget, seed, labels_assumed=privacy.public.labels is True
     ).calibrated()
+
+
+def _units(shape: PublicShape, local: int | None, public: Public) -> int | None:
+    """About how many rows a local mode has: the caller's word, or its public labels'."""
+    if local is None:
+        return None
+    return public.units if public.units is not None else shape.modes[local].size
 
 
 def open_ledger(privacy: Privacy, unit: PrivacyUnit, plan: PrivatePlan) -> Ledger:

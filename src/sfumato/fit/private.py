@@ -53,8 +53,11 @@ class PrivatePlan:
         """All that calibration depends on."""
         shape = self.shape
         model = shape.make_model(shape.sizes, shape.dtype)
-        modes = [(mode.name, mode.size, mode.bin) for mode in shape.modes]
-        known = (shape.unit, shape.bounds, shape.entries, shape.spread, shape.local)
+        modes = [
+            (mode.name, mode.bin, size)
+            for mode, size in zip(shape.modes, shape.public_sizes, strict=True)
+        ]
+        known = (shape.unit, shape.bounds, shape.entries, shape.spread, shape.local, shape.units)
         wants = (shape.fit_mean, shape.fit_biases, str(shape.dtype))
         kind = (type(model).__name__, model.ranks)
         return repr((self._with_noise(1.0).solver, self.budget, modes, known, wants, kind))
@@ -107,7 +110,7 @@ class PrivatePlan:
             assumptions=self._assumptions(),
             ledger=ledger.path.name if ledger.path is not None else None,
             fits=ledger.fits if on_file else None,
-            total_epsilon=ledger.epsilon(delta) if on_file else None,
+            total_epsilon=ledger.epsilon(delta) if on_file and not ledger.doubtful else None,
         )
 
     def _assumptions(self) -> tuple[str, ...]:
@@ -125,8 +128,8 @@ class PrivatePlan:
         if unit.hides_presence and self.shape.entries is not None:
             given.append(f"the number of entries, about {self.shape.entries:,}, is public")
         if unit.hides_presence and self.shape.local is not None:
-            own = self.shape.modes[self.shape.local]
-            given.append(f"how many levels {own.name} has, {own.size:,}, is public; their names are not")
+            own, number = self.shape.modes[self.shape.local].name, self.shape.units
+            given.append(f"how many levels {own} has, about {number:,}, is public")
         if isinstance(unit, Unit):
             given.append(f"no two levels of {unit.mode} belong to the same one")
         if self.shape.spread is not None:
@@ -152,7 +155,7 @@ def carry_out_private(
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
     solver, charges, history = plan.solver, plan.charges, list[Info]()
     state = solver.init(plan.seed, plan.shape)
-    with ledger.reserve(charges, entropy) as reservation:
+    with ledger.reserve(charges, entropy, proven=solver.proven) as reservation:
         for number in range(plan.rounds):
             released = None
             if number < len(charges):

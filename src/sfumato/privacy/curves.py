@@ -98,7 +98,9 @@ def _rounded(event: Event) -> Event:
     if isinstance(event, PureEvent) and event.epsilon > 0:
         return PureEvent(1 / down(1 / event.epsilon))
     if isinstance(event, ApproximateEvent) and min(event.epsilon, event.delta) > 0:
-        return ApproximateEvent(1 / down(1 / event.epsilon), min(0.999, 1 / down(1 / event.delta)))
+        return ApproximateEvent(
+            1 / down(1 / event.epsilon), max(event.delta, min(0.999, 1 / down(1 / event.delta)))
+        )
     if isinstance(event, SampledGaussianEvent):
         rate = min(1.0, 1 / down(1 / event.rate))
         return SampledGaussianEvent(down(event.noise_multiplier), rate, event.replaces)

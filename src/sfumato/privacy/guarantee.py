@@ -28,7 +28,8 @@ class Guarantee:
         only claimed.
     exact : whether the noise comes from exact samplers, not floating-point ones.
     seeded : whether the noise can be repeated by whoever knows the seed.
-    fits, total_epsilon : of the ledger, this fit included; None without a ledger.
+    fits, total_epsilon : of the ledger, this fit included; None without a ledger. The total is also
+        None where some of the fits were only claimed to be private, or seeded.
     """
 
     epsilon: float
@@ -132,5 +133,7 @@ class Guarantee:
     def _ledger(self) -> str:
         if self.ledger is None:
             return "none: this fit stands alone, and others on the same data add to what it spends"
-        spent = f"epsilon {self.total_epsilon:.4g}" if self.total_epsilon is not None else "unknown"
-        return f"{self.ledger}: {self.fits} fits, together {spent} at delta {self.delta:.3g}"
+        if self.total_epsilon is None:
+            return f"{self.ledger}: {self.fits} fits, some only claimed or seeded: no total can be given"
+        spent = f"epsilon {self.total_epsilon:.4g} at delta {self.delta:.3g}"
+        return f"{self.ledger}: {self.fits} fits, together {spent}"

@@ -89,6 +89,7 @@ class Ledger:
         self.unit, self.limit = unit, limit
         self.events: list[Event] = []
         self.fits = 0
+        self.doubtful: set[int] = set()  # fits that were only claimed to be private, or seeded
         self._file = None if path is None else _File(Path(path))
         self._reserved = False
         if self._file is not None and self._file.path.exists():
@@ -111,8 +112,14 @@ class Ledger:
     # -- charging -----------------------------------------------------------------------------
 
     @contextmanager
-    def reserve(self, charges: Sequence[Charge], entropy: Entropy) -> Iterator[Reservation]:
-        """The charges of one fit, checked against the limit as a whole before any is drawn."""
+    def reserve(
+        self, charges: Sequence[Charge], entropy: Entropy, *, proven: bool = True
+    ) -> Iterator[Reservation]:
+        """The charges of one fit, checked against the limit as a whole before any is drawn.
+
+        Charges that are only claimed (``proven=False``) or whose noise is seeded are recorded as
+        doubtful: a sum that they are part of promises nothing.
+        """
         if self._reserved:
             raise BudgetError("another fit is charging to this ledger; try again when it has ended")
         self._reserved = True
@@ -122,6 +129,8 @@ class Ledger:
                 if self.limit is not None and not covers(self.limit, planned):
                     raise BudgetError(self._refusal(self.limit, planned))
                 self.fits += 1
+                if not (proven and entropy.exact):
+                    self.doubtful.add(self.fits)
                 reservation = Reservation(charges, entropy, self._recorder(append))
                 try:
                     yield reservation
@@ -142,7 +151,8 @@ class Ledger:
     def _recorder(self, append: Callable[[dict[str, Any]], None]) -> Callable[[Charge], None]:
         def record(charge: Charge) -> None:
             event = charge.mechanism.event
-            append({"fit": self.fits, "label": charge.label, "event": event_to_json(event)})
+            line = {"fit": self.fits, "label": charge.label, "event": event_to_json(event)}
+            append({**line, "doubtful": self.fits in self.doubtful})
             self.events.append(event)
 
         return record
@@ -173,6 +183,7 @@ class Ledger:
             kept = None if limit is None else Budget(*limit)
             events = [event_from_json(charge["event"]) for charge in charges]
             fits = max((int(charge["fit"]) for charge in charges), default=0)
+            doubtful = {int(charge["fit"]) for charge in charges if charge["doubtful"]}
         except (KeyError, TypeError, ValueError) as error:
             raise BudgetError(
                 f"{file.path} is not a ledger, or is damaged: {error}. What was spent is unknown, so "
@@ -187,6 +198,7 @@ class Ledger:
         if kept is not None and self.limit not in (None, kept):
             raise BudgetError(f"the limit of {file.path} is {kept}; it cannot become {self.limit}")
         self.limit, self.events, self.fits = kept or self.limit, events, fits
+        self.doubtful = doubtful
         return True
 
 

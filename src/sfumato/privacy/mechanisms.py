@@ -30,6 +30,7 @@ from sfumato.privacy.events import (
 Array = NDArray[Any]
 _GRID_BITS = 60  # exact samplers work on a grid this many powers of two below the noise
 _HAIR = 1e-12  # by which a bound is enlarged, for the roundings of this module's own arithmetic
+_MOST_CATEGORIES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,8 +246,11 @@ class RandomisedResponse:
 
     def __post_init__(self) -> None:
         _check_epsilon(self.epsilon)
-        if int(self.categories) != self.categories or self.categories < 2:
-            raise SettingError(f"categories must be a whole number from 2 on, got {self.categories}")
+        if int(self.categories) != self.categories or not 2 <= self.categories <= _MOST_CATEGORIES:
+            raise SettingError(
+                f"categories must be a whole number from 2 to {_MOST_CATEGORIES:,}, "
+                f"got {self.categories}"
+            )
 
     @property
     def event(self) -> Event:
@@ -261,7 +265,7 @@ class RandomisedResponse:
     def _lies(self) -> int:
         """How many of 2^64 equally likely draws answer with another category; rounded up."""
         others = (self.categories - 1) * exp(-self.epsilon)
-        return ceil(others / (1 + others) * (1 + _HAIR) * 2**64)
+        return min(2**64 - 1, max(1, ceil(others / (1 + others) * (1 + _HAIR) * 2**64)))
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         if not clipped.single:

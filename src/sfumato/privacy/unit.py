@@ -135,6 +135,11 @@ def parse_unit(
         parsed = unit
     elif not isinstance(unit, str):
         raise SettingError(f"a unit is a name or one of the unit types, got {unit!r}")
+    elif unit in ("value", "entry") and unit in mode_names:
+        raise SettingError(
+            f"{unit!r} is a unit and the name of a mode: give a record, sfumato.Entry(), "
+            f"sfumato.Value() or sfumato.Unit({unit!r}), or rename the mode"
+        )
     elif unit == "value":
         parsed = Value()
     elif unit == "entry":
@@ -164,14 +169,19 @@ class Public:
     entries : about how many entries there are. Where it is missing, a noisy count is charged.
     labels : by mode name the labels that may occur; or True: the labels in the data are public.
         Entries with other labels are left out.
+    units : about how many levels a mode has whose rows stay with their owners (how many users there
+        are), where their labels are not public.
     spread : about how far values lie from their mean (a standard deviation); sharpens settings.
     """
 
     entries: int | None = None
     labels: Mapping[str, Sequence[Any]] | bool = field(default=False)
     spread: float | None = None
+    units: int | None = None
 
     def __post_init__(self) -> None:
+        if self.units is not None and (int(self.units) != self.units or self.units < 1):
+            raise SettingError(f"public units must be a whole number from 1 on, got {self.units}")
         if self.entries is not None and not _counts(self.entries):
             raise SettingError(f"public entries must be a whole number from 1 on, got {self.entries}")
         if self.spread is not None and not 0 < self.spread < inf:

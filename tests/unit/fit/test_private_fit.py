@@ -126,8 +126,20 @@ def test_entries_with_labels_that_are_not_public_are_left_out():
 def test_released_labels_have_to_be_public(unit):
     with pytest.raises(sf.SettingError, match="labels"):
         fitted(unit=unit, public=sf.Public())
-    if unit == "user":  # the own mode's labels are not released
-        assert fitted(unit=unit, public=sf.Public(labels={"item": ["x", "y", "z"]})).local_ == 0
+    if unit == "user":  # the own mode's labels are not released, but their number sizes settings
+        items = {"item": ["x", "y", "z"]}
+        with pytest.raises(sf.SettingError, match="how many"):
+            fitted(unit=unit, public=sf.Public(labels=items))
+        model = fitted(unit=unit, public=sf.Public(labels=items, units=5))
+        assert model.local_ == 0
+        assert "about 5" in str(model.guarantee_)
+
+
+def test_labels_are_matched_letter_by_letter():
+    modes = (sf.Mode("user", 2, np.array(["7", "07"], object)), ratings().modes[1])
+    tensor = sf.SparseTensor(np.array([[0, 1], [0, 1]]), np.array([1.0, 2.0]), modes, (1, 5))
+    public = sf.Public(labels={"user": [6, 7], "item": ["x", "y"]})
+    assert admit(tensor, sf.Entry(), public, None, 0).values.tolist() == [1.0]
 
 
 def test_bounds_are_needed_before_anything_is_drawn(tmp_path):
@@ -180,8 +192,8 @@ def test_seeded_noise_repeats_and_secret_noise_does_not():
 def test_a_ledger_adds_up_over_fits_and_a_limit_ends_it(tmp_path):
     path = tmp_path / "ledger"
     limit = sf.Budget(2.0, 1e-6)
-    first = fitted(ledger=path, limit=limit).guarantee_
-    second = fitted(ledger=path, limit=limit).guarantee_
+    first = fitted(ledger=path, limit=limit, seed=None).guarantee_
+    second = fitted(ledger=path, limit=limit, seed=None).guarantee_
     assert (first.fits, second.fits) == (1, 2)
     assert first.epsilon == second.epsilon < second.total_epsilon < 2 * first.epsilon
     before = path.read_text()
@@ -190,6 +202,14 @@ def test_a_ledger_adds_up_over_fits_and_a_limit_ends_it(tmp_path):
     with pytest.raises(sf.BudgetError, match="Nothing was drawn"):
         fitted(epsilon=1.5, ledger=path)
     assert path.read_text() == before
+
+
+def test_a_total_with_seeded_or_claimed_fits_in_it_is_not_given(tmp_path):
+    path = tmp_path / "ledger"
+    assert fitted(ledger=path).guarantee_.total_epsilon is None
+    later = fitted(ledger=path, seed=None).guarantee_
+    assert later.total_epsilon is None
+    assert "no total" in " ".join(str(later).split())
 
 
 def test_a_crash_in_the_middle_leaves_the_charge_standing(tmp_path):
