@@ -11,7 +11,14 @@ from pathlib import Path
 
 from benchmarks.report import Figure, say, table
 
-PARTS = ("accuracy", "private_biases", "speed", "memory", "compile")
+PARTS = (
+    "accuracy",
+    "private_accuracy",
+    "speed",
+    "private_speed",
+    "memory",
+    "compile",
+)
 
 
 def main() -> None:
@@ -25,7 +32,7 @@ def main() -> None:
     for part in PARTS if chosen.part == "all" else (chosen.part,):
         say(f"-- {part}{' (quick)' if chosen.quick else ''}")
         try:
-            figures += import_module(f"benchmarks.{part}").run(chosen.quick)
+            figures += import_module(f"benchmarks.{part.replace('-', '_')}").run(chosen.quick)
         except Exception:  # the figures of the other parts are not to be lost
             failed.append(part)
             traceback.print_exc()

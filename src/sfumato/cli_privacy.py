@@ -93,6 +93,10 @@ PublicSpread = Annotated[
     float | None,
     typer.Option(metavar="S", help="About how far values lie from their mean, if that is public."),
 ]
+PublicStep = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Distance of possible values: 1 for whole stars."),
+]
 LedgerFile = Annotated[
     Path | None,
     typer.Option("--ledger", metavar="FILE", help="Record spending there; it adds up over fits."),
@@ -128,6 +132,7 @@ class PrivacyOrder:
     labels_are_public: bool
     spread: float | None
     units: int | None
+    step: float | None
     ledger: Path | None
     ledger_limit: float | None
     seed: int | None
@@ -165,7 +170,11 @@ class PrivacyOrder:
             noise=self.noise,
             local=None if self.local == "none" else self.local,
             public=Public(
-                self.entries, self.labels_are_public or self._read_labels(), self.spread, self.units
+                entries=self.entries,
+                labels=self.labels_are_public or self._read_labels(),
+                spread=self.spread,
+                units=self.units,
+                step=self.step,
             ),
             ledger=self.ledger,
             limit=limit,

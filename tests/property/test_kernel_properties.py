@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data import layout
-from sfumato.data.layout import Site, make_grid
+from sfumato.data.layout import Site, WeightedSite, make_grid
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.simd import aligned_zeros
-from sfumato.solvers.als import _uncertainty, core_equations, residuals
+from sfumato.solvers.als import _uncertainty, core_equations, predictions, residuals
 from sfumato.solvers.base import PublicShape
 from sfumato.solvers.minibatch import MinibatchSGD, batch_edges, batches_reference
 from sfumato.solvers.normal import (
@@ -76,6 +76,17 @@ def same_model(fast, slow, dtype):
 # -- alternating least squares ------------------------------------------------------------------
 
 
+def maybe_weighted(data, tensor):
+    """The tensor's site, or one with weights: some of them zero."""
+    site = Site(tensor, 1)
+    if not data.draw(st.booleans()):
+        return site
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    values, weights = rng.normal(size=tensor.n_entries), rng.uniform(-0.5, 3, tensor.n_entries)
+    dtype = tensor.values.dtype
+    return WeightedSite(site, values.astype(dtype), np.maximum(weights, 0).astype(dtype))
+
+
 @over(NORMAL)
 @examples
 @given(st.data())
@@ -86,7 +97,7 @@ def test_normal_equations(kind, data):
     mode = data.draw(st.integers(0, model.order - 1))
     high = data.draw(st.integers(1, model.shape[mode]))
     low = data.draw(st.integers(0, high - 1))
-    entries = Site(tensor, 1).by_mode(mode)
+    entries = maybe_weighted(data, tensor).by_mode(mode)
     certain = _uncertainty(model, False)
     sums = normal_equations(model, certain, entries, mode, low, high, 1)
     slow = normal_equations_reference(model, entries, mode, low, high)
@@ -97,6 +108,54 @@ def test_normal_equations(kind, data):
         sums, normal_equations(model, certain, entries, mode, low, high, 2), strict=True
     ):
         np.testing.assert_array_equal(fast, threaded)
+
+
+@over(NORMAL)
+@examples
+@given(st.data())
+def test_a_weight_counts_as_so_many_entries(kind, data):
+    """Sums with whole weights are those of entries that are there as many times, variances too."""
+    dtype = kind[2]
+    model, tensor, rng = data.draw(problems(*kind))
+    mode = data.draw(st.integers(0, model.order - 1))
+    times = rng.integers(0, 4, tensor.n_entries)
+    times[0] = 2
+    uncertain = _uncertainty(model, True)
+    uncertain.rows[:] = rng.uniform(0, 0.2, uncertain.rows.shape)
+    uncertain.core[:] = rng.uniform(0, 0.2, uncertain.core.shape)
+    weighted = WeightedSite(Site(tensor, 1), tensor.values.copy(), times.astype(dtype))
+    repeated = SparseTensor(
+        np.repeat(tensor.coordinates, times, axis=1), np.repeat(tensor.values, times), tensor.modes
+    )
+    high = model.shape[mode]
+    fast, slow = (
+        normal_equations(model, uncertain, site.by_mode(mode), mode, 0, high, 1)
+        for site in (weighted, Site(repeated, 1))
+    )
+    for name in NormalEquations._fields:
+        same(getattr(fast, name), getattr(slow, name), dtype)
+    if model.free_core.size:
+        fast, slow = (core_equations(model, uncertain, s) for s in (weighted, Site(repeated, 1)))
+        same(fast.gram, slow.gram, dtype)
+        same(fast.rhs, slow.rhs, dtype)
+
+
+@over(KINDS)
+@examples
+@given(st.data())
+def test_predictions_are_what_residuals_sum_up(kind, data):
+    dtype = kind[2]
+    model, tensor, rng = data.draw(problems(*kind))
+    uncertain = _uncertainty(model, True)
+    for part in uncertain:
+        part[:] = rng.uniform(0, 0.2, part.shape)
+    site = Site(tensor, 1)
+    means, variances = predictions(model, uncertain, site)
+    same(means, model.predict_reference(tensor.coordinates), dtype)
+    seen = residuals(model, uncertain, site)
+    same(variances.sum(), seen.variances, dtype)
+    same(np.square(tensor.values - means).sum(), seen.squares, dtype)
+    same(predictions(model, _uncertainty(model, False), site)[1], np.zeros(len(means)), dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -20,16 +20,27 @@ _T = TypeVar("_T")
 class ByMode:
     """Entries sorted by one mode: level i has the entries ``starts[i]`` to ``starts[i + 1]``.
 
-    ``others`` holds the coordinates of the other modes, in order.
+    ``others`` holds the coordinates of the other modes, in order. ``weights`` is empty where all
+    entries count alike.
     """
 
     others: NDArray[np.int32]
     values: NDArray[Any]
     starts: NDArray[np.int64]
+    weights: NDArray[Any]
 
     @property
     def counts(self) -> NDArray[np.int64]:
         return np.diff(self.starts)
+
+    @property
+    def total_weights(self) -> NDArray[Any]:
+        """Sum of the weights at each level; without weights the number of entries."""
+        if not self.weights.size:
+            return self.counts
+        sums = np.zeros(self.weights.size + 1)
+        np.cumsum(self.weights, dtype=np.float64, out=sums[1:])
+        return np.diff(sums[self.starts])
 
 
 class Site:
@@ -38,6 +49,7 @@ class Site:
     def __init__(self, tensor: SparseTensor, threads: int) -> None:
         self.tensor = tensor
         self.threads = threads
+        self.weights = _read_only(np.empty(0, tensor.values.dtype))
         self._kept: dict[Any, Any] = {}
 
     def kept(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -49,7 +61,15 @@ class Site:
 
     def by_mode(self, mode: int) -> ByMode:
         """The entries sorted by a mode."""
-        return self.kept(("mode", mode), lambda: _sorted_by(self.tensor, mode))
+        return self.kept(("mode", mode), lambda: self._sorted_by(mode))
+
+    def order(self, mode: int) -> NDArray[np.int32]:
+        """The numbers of the entries, sorted by a mode."""
+        levels, size = self.tensor.coordinates[mode], self.tensor.shape[mode]
+        return self.kept(("order", mode), lambda: order_by(levels, size))
+
+    def _sorted_by(self, mode: int) -> ByMode:
+        return _sorted_by(self.tensor, mode, self.weights)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -57,19 +77,44 @@ class Site:
         return np.concatenate([self.tensor.counts(name) for name in self.tensor.mode_names])
 
 
-def _sorted_by(tensor: SparseTensor, mode: int) -> ByMode:
+class WeightedSite(Site):
+    """The entries of another site with values and weights of their own.
+
+    Cells and their orders are shared with that site: values can be restated at every sweep without
+    sorting anew.
+    """
+
+    def __init__(self, origin: Site, values: NDArray[Any], weights: NDArray[Any]) -> None:
+        super().__init__(origin.tensor.with_values(values), origin.threads)
+        self.weights = _read_only(weights)
+        self._origin = origin
+
+    def _sorted_by(self, mode: int) -> ByMode:
+        base = self._origin.by_mode(mode)
+        if mode == 0:
+            return ByMode(base.others, self.tensor.values, base.starts, self.weights)
+        order = self._origin.order(mode)
+        values, weights = gather(self.tensor.values, order), gather(self.weights, order)
+        return ByMode(base.others, _read_only(values), base.starts, _read_only(weights))
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """As a tensor's own arrays are, or kernels would be compiled a second time."""
+    array.flags.writeable = False
+    return array
+
+
+def _sorted_by(tensor: SparseTensor, mode: int, weights: NDArray[Any]) -> ByMode:
     levels, size = tensor.coordinates[mode], tensor.shape[mode]
     starts = row_starts(levels, size)
     if mode == 0:  # a tensor's entries are sorted by the first mode: no copy
-        return ByMode(tensor.coordinates[1:], tensor.values, starts)
+        return ByMode(tensor.coordinates[1:], tensor.values, starts, weights)
     order = order_by(levels, size)
     others = np.empty((tensor.order - 1, tensor.n_entries), np.int32)
     for row, m in enumerate(m for m in range(tensor.order) if m != mode):
         gather(tensor.coordinates[m], order, others[row])
     values = gather(tensor.values, order)
-    # Read-only like the tensor's own arrays, or kernels would be compiled a second time.
-    others.flags.writeable = values.flags.writeable = False
-    return ByMode(others, values, starts)
+    return ByMode(_read_only(others), _read_only(values), starts, weights)
 
 
 def balanced_cuts(starts: NDArray[np.int64], low: int, high: int, parts: int) -> list[int]:

@@ -10,13 +10,25 @@ from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.admit import check_labels
 from sfumato.fit.private import PrivatePlan
+from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import PrivacyUnit, Public, Unit, parse_unit
+from sfumato.privacy.unit import PrivacyUnit, Public, Unit, UnitValues, Value, parse_unit
+from sfumato.solvers import (
+    InputPerturbation,
+    PaperGradient,
+    PaperInput,
+    PaperOutput,
+    PrivateBiases,
+    PrivateConstant,
+    PrivateOutput,
+    PrivatePasses,
+    PrivateSGD,
+)
 from sfumato.solvers.base import PrivateSolver, PublicShape
-from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
-from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant, prefers_laplace
+from sfumato.solvers.private_biases import prefers_laplace
+from sfumato.solvers.private_gradient import thinness
 
 _JOINT = ("auto", "gradient", "bias")  # methods that can leave rows with their owners
 
@@ -87,28 +99,60 @@ def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> in
 def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[Any]:
     """The solver of a method, before calibration."""
     if privacy.analysis == "paper":
-        return _paper_solver(method, shape)
+        return _paper_solver(method)
     if method == "auto":
         method = choose(shape, privacy.budget)
+    _check_noise(privacy.noise, method)
     budget = privacy.budget
-    pure = isinstance(budget, Budget) and budget.pure
     if method == "constant":
-        return PrivateConstant(pure=pure)
+        return PrivateConstant(pure=_is_pure(budget))
     if method == "bias":
         return PrivateBiases(pure=isinstance(budget, Budget) and prefers_laplace(shape, budget))
     if method == "input":
-        return _input_solver(privacy.noise, budget)
+        return _input_solver(privacy, shape)
     if method == "gradient":
-        return _gradient_solver(privacy.noise, shape, pure)
+        return _gradient_solver(privacy.noise, shape, budget)
     return _output_solver(shape, budget)
 
 
+_FULL_VALUES = 3.0  # epsilon from which on noisy values beat biases, on invented ratings
+_THIN = 0.02  # noise over an average row's entries, up to which factors beat biases, on the same
+
+
 def choose(shape: PublicShape, budget: Budget | ZCDP) -> str:
-    """The method that ``auto`` stands for."""
-    return "bias"
+    """The method that ``auto`` stands for, from public numbers alone.
+
+    Where a value is protected by itself, noise on the values themselves is small at large epsilons,
+    and all that is fitted to them after it is free. Where presence or many values of a unit are
+    protected, factors are worth their noise only where that is thin; else biases are all that a
+    budget buys.
+    """
+    if isinstance(shape.unit, Value):
+        enough = isinstance(budget, Budget) and budget.epsilon >= _FULL_VALUES
+        return "input" if enough or not shape.fit_biases else "bias"
+    if isinstance(shape.unit, UnitValues) or _is_pure(budget):
+        return "bias"
+    multiplier = (2 * budget.rho) ** -0.5 if isinstance(budget, ZCDP) else gaussian_multiplier(budget)
+    return "gradient" if thinness(shape, multiplier) <= _THIN else "bias"
 
 
-def _paper_solver(method: str, shape: PublicShape) -> PrivateSolver[Any]:
+_LAWS = {
+    "input": ("response", "laplace", "gaussian"),
+    "gradient": ("gaussian", "residual", "vector"),
+}
+
+
+def _check_noise(law: str, method: str) -> None:
+    laws = ("auto", *_LAWS.get(method, ()))
+    if law not in laws:
+        raise SettingError(f"the noise of {method!r} is one of {', '.join(laws)}; got {law!r}")
+
+
+def _is_pure(budget: Budget | ZCDP) -> bool:
+    return isinstance(budget, Budget) and budget.pure
+
+
+def _paper_solver(method: str) -> PrivateSolver[Any]:
     solvers: dict[str, Any] = {"input": PaperInput, "gradient": PaperGradient, "output": PaperOutput}
     if method not in solvers:
         raise SettingError(f"the paper has no method {method!r}; it has {', '.join(solvers)}")
@@ -116,8 +160,39 @@ def _paper_solver(method: str, shape: PublicShape) -> PrivateSolver[Any]:
     return solver
 
 
-def _gradient_solver(law: str, shape: PublicShape, pure: bool) -> PrivateSolver[Any]:
-    """Noise on minibatches; for values under pure epsilon, noise on single steps."""
+def _input_solver(privacy: Privacy, shape: PublicShape) -> PrivateSolver[Any]:
+    law, budget = privacy.noise, privacy.budget
+    if law == "gaussian" and _is_pure(budget):
+        raise SettingError("Gaussian noise gives no pure epsilon: name a delta, such as 1e-6")
+    if law == "auto" and isinstance(budget, ZCDP):
+        law = "gaussian"
+    solver = InputPerturbation(noise_law=law, step=privacy.public.step)  # type: ignore[arg-type]
+    solver.check(shape)
+    return solver.suited(shape, budget) if isinstance(budget, Budget) else solver
+
+
+def _gradient_solver(law: str, shape: PublicShape, budget: Budget | ZCDP) -> PrivateSolver[Any]:
+    """Gaussian noise on minibatches; for values under pure epsilon, noise on single steps."""
     if law in ("residual", "vector"):
-        return PrivatePasses(noise_law=law)
-    raise SettingError("gradient perturbation")
+        return PrivatePasses(noise_law=law)  # type: ignore[arg-type]
+    if not _is_pure(budget):
+        return PrivateSGD()
+    if isinstance(shape.unit, Value) and law == "auto":
+        return PrivatePasses()
+    raise SettingError(
+        "gradient perturbation of minibatches gives no pure epsilon: name a delta, such as 1e-6, or use "
+        "the method 'bias'"
+    )
+
+
+def _output_solver(shape: PublicShape, budget: Budget | ZCDP) -> PrivateSolver[Any]:
+    """The other factors by the method that suits the unit, on half of the budget."""
+    if not isinstance(budget, Budget):
+        raise SettingError("output perturbation takes a budget of epsilon and delta, not rho")
+    if isinstance(shape.unit, Value | UnitValues):
+        others: Any = InputPerturbation().suited(shape, budget)
+    else:
+        others = _gradient_solver("gaussian", shape, budget)
+    solver = PrivateOutput(others=others)
+    solver.check(shape)
+    return solver.balanced(shape, budget)

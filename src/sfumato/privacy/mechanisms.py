@@ -301,6 +301,9 @@ class PoissonGaussian:
 
     @property
     def event(self) -> Event:
+        if self.rate == 1:  # no sampling: plain Gaussian noise, whose composition has a closed form
+            change = 2 if self.replaces else 1
+            return Repeated(GaussianEvent(self.noise_multiplier / change), self.steps)
         step = SampledGaussianEvent(self.noise_multiplier, self.rate, self.replaces)
         return Repeated(step, self.steps)
 

@@ -172,18 +172,22 @@ class Public:
     units : about how many levels a mode has whose rows stay with their owners (how many users there
         are), where their labels are not public.
     spread : about how far values lie from their mean (a standard deviation); sharpens settings.
+    step : distance of the values that can occur from each other: 1 for ratings of 1 to 5 stars.
     """
 
     entries: int | None = None
     labels: Mapping[str, Sequence[Any]] | bool = field(default=False)
     spread: float | None = None
     units: int | None = None
+    step: float | None = None
 
     def __post_init__(self) -> None:
         if self.units is not None and (int(self.units) != self.units or self.units < 1):
             raise SettingError(f"public units must be a whole number from 1 on, got {self.units}")
         if self.entries is not None and not _counts(self.entries):
             raise SettingError(f"public entries must be a whole number from 1 on, got {self.entries}")
+        if self.step is not None and not 0 < self.step < float("inf"):
+            raise SettingError(f"a public step must be a number above zero, got {self.step}")
         if self.spread is not None and not 0 < self.spread < inf:
             raise SettingError(f"a public spread must be a number above zero, got {self.spread}")
 

@@ -3,7 +3,12 @@
 from sfumato.solvers.als import ALS
 from sfumato.solvers.biases import Backfitting
 from sfumato.solvers.minibatch import MinibatchSGD
+from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
 from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant
+from sfumato.solvers.private_gradient import PrivateSGD
+from sfumato.solvers.private_input import InputPerturbation
+from sfumato.solvers.private_output import PrivateOutput
+from sfumato.solvers.private_passes import PrivatePasses
 from sfumato.solvers.sequential import SequentialSGD
 from sfumato.solvers.sgd import SGD
 
@@ -14,8 +19,15 @@ __all__ = [
     "SGD",
     "SOLVERS",
     "Backfitting",
+    "InputPerturbation",
     "MinibatchSGD",
+    "PaperGradient",
+    "PaperInput",
+    "PaperOutput",
     "PrivateBiases",
     "PrivateConstant",
+    "PrivateOutput",
+    "PrivatePasses",
+    "PrivateSGD",
     "SequentialSGD",
 ]

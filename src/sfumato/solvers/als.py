@@ -31,7 +31,7 @@ from sfumato.models.entrywise import (
     workspace,
 )
 from sfumato.models.multilinear import Multilinear
-from sfumato.parallel import kernel, run, scratch
+from sfumato.parallel import inlined, kernel, run, scratch
 from sfumato.simd import aligned_zeros
 from sfumato.solvers.base import (
     DivergedError,
@@ -246,11 +246,11 @@ class ALS:
         step = state.schedule[state.position]
         rmse = noise = None
         if isinstance(step, MomentsQuery):
-            state = self._scaled(state, statistics)
+            state = self.scaled(state, statistics)
         elif isinstance(step, RowsQuery):
-            _solve_block(state, step, statistics)
+            solve_block(state, step, statistics)
         elif isinstance(step, CoreQuery):
-            _solve_core(state, statistics)
+            solve_core(state, statistics)
         else:
             rmse = float(np.sqrt(statistics.squares / statistics.entries))
             if not np.isfinite(rmse):
@@ -267,7 +267,7 @@ class ALS:
     def finish(self, state: State) -> Multilinear:
         return state.model
 
-    def _scaled(self, state: State, seen: Moments) -> State:
+    def scaled(self, state: State, seen: Moments) -> State:
         """Take the values' mean, and in the Bayesian case their spread as the unit of the priors."""
         model = state.model.with_mean(seen.mean) if state.fit_mean else state.model
         if not self.learns:
@@ -296,7 +296,7 @@ def _uncertainty(model: Multilinear, learns: bool) -> Uncertainty:
     )
 
 
-def _solve_block(state: State, step: RowsQuery, sums: NormalEquations) -> None:
+def solve_block(state: State, step: RowsQuery, sums: NormalEquations) -> None:
     model, uncertainty = state.model, state.uncertainty
     start = model.offsets[step.mode]
     here = slice(start + step.low, start + step.high)
@@ -312,7 +312,7 @@ def _solve_block(state: State, step: RowsQuery, sums: NormalEquations) -> None:
     )
 
 
-def _solve_core(state: State, sums: CoreEquations) -> None:
+def solve_core(state: State, sums: CoreEquations) -> None:
     noise = state.ridges[0].noise
     system = noise * sums.gram
     system[np.diag_indices_from(system)] += state.core_precision
@@ -332,28 +332,28 @@ def _learn(state: State, seen: Residuals) -> State:
     ridges = []
     for mode, ridge in enumerate(state.ridges):
         if ridge.mean == 0 or state.sweep >= _SLOW_SWEEPS:
-            ridge = _learn_ridge(ridge, model, uncertainty, mode)  # noqa: PLW2901
+            ridge = learn_ridge(ridge, model, uncertainty, mode)  # noqa: PLW2901
         ridges.append(ridge._replace(noise=noise))
     core = model.free_core
     core_precision = state.core_precision
     if core.size:
-        core_precision = 1 / _second_moment(core, uncertainty.core)
+        core_precision = 1 / second_moment(core, uncertainty.core)
     return replace(state, ridges=tuple(ridges), core_precision=float(core_precision))
 
 
-def _learn_ridge(ridge: Ridge, model: Multilinear, uncertainty: Uncertainty, mode: int) -> Ridge:
+def learn_ridge(ridge: Ridge, model: Multilinear, uncertainty: Uncertainty, mode: int) -> Ridge:
     here, rank = model.span(mode), model.ranks[mode]
     constant = ridge.constant.copy()
-    constant[:rank] = 1 / _second_moment(
+    constant[:rank] = 1 / second_moment(
         model.rows[here, :rank] - ridge.mean, uncertainty.rows[here, :rank]
     )
     bias = ridge.bias_constant
     if np.isfinite(bias):
-        bias = float(1 / _second_moment(model.biases[here], uncertainty.biases[here]))
+        bias = float(1 / second_moment(model.biases[here], uncertainty.biases[here]))
     return ridge._replace(constant=constant, bias_constant=bias)
 
 
-def _second_moment(means: Array, variances: Array) -> Any:
+def second_moment(means: Array, variances: Array) -> Any:
     """Average of mean^2 + variance down the columns, kept above what would overflow its inverse."""
     both = np.square(means, dtype=np.float64).mean(axis=0) + variances.mean(axis=0, dtype=np.float64)
     return np.maximum(both, 1e-12)
@@ -372,23 +372,52 @@ def core_equations(model: Multilinear, uncertainty: Uncertainty, site: Site) -> 
         cells = tensor.coordinates[:, start : start + chunk]
         z = model.kronecker(cells)
         y = tensor.values[start : start + chunk] - model.mean - model.bias_sum(cells)
-        gram += z.T @ z
-        rhs += z.T @ y
+        w = site.weights[start : start + chunk] if site.weights.size else np.ones_like(y)
+        gram += (w * z.T) @ z
+        rhs += z.T @ (w * y)
         if uncertainty.present:
-            gram[np.diag_indices(size)] += _kronecker_variance(model, uncertainty, cells)
+            gram[np.diag_indices(size)] += _kronecker_variance(model, uncertainty, cells, w)
     return CoreEquations(gram, rhs)
 
 
-def _kronecker_variance(model: Multilinear, uncertainty: Uncertainty, cells: Array) -> Array:
-    """Sum over entries of E[z^2] - E[z]^2, for independent rows with the given variances."""
+def _kronecker_variance(
+    model: Multilinear, uncertainty: Uncertainty, cells: Array, weights: Array
+) -> Array:
+    """Weighted sum of E[z^2] - E[z]^2, for independent rows with the given variances."""
     first = second = np.ones((cells.shape[1], 1))
     for mode, levels in enumerate(cells):
         squares = model.factors[mode][levels] ** 2
         variances = uncertainty.rows[model.span(mode), : model.ranks[mode]][levels]
         first = (first[:, :, None] * squares[:, None, :]).reshape(len(levels), -1)
         second = (second[:, :, None] * (squares + variances)[:, None, :]).reshape(len(levels), -1)
-    difference: Array = (second - first).sum(axis=0)
+    difference: Array = weights @ (second - first)
     return difference
+
+
+@inlined
+def _moments_at(
+    p: Any,
+    row_variances: Array,
+    bias_variances: Array,
+    core_variances: Array,
+    index: Array,
+    work: Array,
+    d: Array,
+    v: Array,
+) -> Any:
+    """Value of an entry without the mean, and its variance where the parameters are uncertain."""
+    order, width = len(p.offsets), row_width(p)
+    design(p, index, 0, work, d, 0)
+    value = bias_sum(p, index) + dot(p.rows, index[0] * width, d, 0, width)
+    variance = 0.0
+    if row_variances.shape[0] > 0:
+        design_variance(p, row_variances, core_variances, index, 0, work, v, 0)
+        for r in range(width):
+            a, c = p.rows[index[0], r], row_variances[index[0], r]
+            variance += c * (d[r] * d[r] + v[r]) + a * a * v[r]
+        for m in range(order):
+            variance += bias_variances[index[m]]
+    return value, variance
 
 
 @kernel
@@ -404,24 +433,66 @@ def _residual_piece(
     stop: int,
     out: Array,
 ) -> None:
-    order, width = len(p.offsets), row_width(p)
-    index, work = scratch(order, np.int64), workspace(p)
-    d, v = scratch(width, p.rows.dtype), scratch(width, p.rows.dtype)
+    index, work = scratch(len(p.offsets), np.int64), workspace(p)
+    d, v = scratch(row_width(p), p.rows.dtype), scratch(row_width(p), p.rows.dtype)
     squares, variances = 0.0, 0.0
     for entry in range(start, stop):
         locate(p, coordinates, entry, index)
-        design(p, index, 0, work, d, 0)
-        row = index[0] * width
-        residual = values[entry] - mean - bias_sum(p, index) - dot(p.rows, row, d, 0, width)
+        value, variance = _moments_at(
+            p, row_variances, bias_variances, core_variances, index, work, d, v
+        )
+        residual = values[entry] - mean - value
         squares += residual * residual
-        if row_variances.shape[0] > 0:
-            design_variance(p, row_variances, core_variances, index, 0, work, v, 0)
-            for r in range(width):
-                a, c = p.rows[index[0], r], row_variances[index[0], r]
-                variances += c * (d[r] * d[r] + v[r]) + a * a * v[r]
-            for m in range(order):
-                variances += bias_variances[index[m]]
+        variances += variance
     out[0], out[1] = squares, variances
+
+
+@kernel
+def _prediction_piece(
+    p: Any,
+    row_variances: Array,
+    bias_variances: Array,
+    core_variances: Array,
+    mean: Any,
+    coordinates: Array,
+    start: int,
+    stop: int,
+    values: Array,
+    variances: Array,
+) -> None:
+    index, work = scratch(len(p.offsets), np.int64), workspace(p)
+    d, v = scratch(row_width(p), p.rows.dtype), scratch(row_width(p), p.rows.dtype)
+    for entry in range(start, stop):
+        locate(p, coordinates, entry, index)
+        value, variance = _moments_at(
+            p, row_variances, bias_variances, core_variances, index, work, d, v
+        )
+        values[entry] = mean + value
+        variances[entry] = variance
+
+
+def predictions(model: Multilinear, uncertainty: Uncertainty, site: Site) -> tuple[Array, Array]:
+    """Mean and variance of the predicted value of each of a site's entries."""
+    tensor = site.tensor
+    values, variances = np.empty(tensor.n_entries), np.empty(tensor.n_entries)
+    run(
+        [
+            partial(
+                _prediction_piece,
+                model.arrays,
+                *uncertainty,
+                model.dtype.type(model.mean),
+                tensor.coordinates,
+                start,
+                min(start + _PIECE, tensor.n_entries),
+                values,
+                variances,
+            )
+            for start in range(0, tensor.n_entries, _PIECE)
+        ],
+        site.threads,
+    )
+    return values, variances
 
 
 def residuals(model: Multilinear, uncertainty: Uncertainty, site: Site) -> Residuals:

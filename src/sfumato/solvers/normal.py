@@ -6,7 +6,8 @@ modes' biases), least squares in (a, b) with y_e ~ d_e . a + b needs the sums
     gram = sum d_e d_e',  rhs = sum y_e d_e,  design_sum = sum d_e,  target_sum = sum y_e
 
 and, where the other parameters are uncertain, ``variance``: the sum of the designs' variances,
-which adds to the diagonal of the Gram matrix.
+which adds to the diagonal of the Gram matrix. Where entries have weights, each term of every sum is
+multiplied by its entry's weight.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class Uncertainty(NamedTuple):
 
 
 class NormalEquations(NamedTuple):
-    """Sums for some rows of a mode; ``gram`` is filled on and above the diagonal."""
+    """Sums for some rows of a mode; ``gram`` is filled on and above the diagonal.
+
+    ``counts`` holds the number of entries of each row, or the sum of their weights.
+    """
 
     gram: Array
     rhs: Array
@@ -109,13 +113,15 @@ def _add_gram_tile(x: Array, count: int, width: int, r: int, c: int, gram: Array
 
 
 @inlined
-def _add_moments(x: Array, y: Array, count: int, width: int, rhs: Array, sums: Array, at: int) -> None:
+def _add_moments(
+    x: Array, y: Array, roots: Array, count: int, width: int, rhs: Array, sums: Array, at: int
+) -> None:
     for b in range(0, width, line_length(x)):
         weighted, plain = load(rhs, at + b), load(sums, at + b)
         for e in range(count):
             line = load(x, e * width + b)
             weighted = add(weighted, multiply(spread_from(y, e), line))
-            plain = add(plain, line)
+            plain = add(plain, multiply(spread_from(roots, e), line))
         store(rhs, at + b, weighted)
         store(sums, at + b, plain)
 
@@ -129,6 +135,7 @@ def _accumulate(
     mode: int,
     others: Array,
     values: Array,
+    weights: Array,
     starts: Array,
     low: int,
     first: int,
@@ -141,7 +148,9 @@ def _accumulate(
     gram, rhs, sums, spread_of = out.gram, out.rhs, out.design_sum, out.variance
     work, index = workspace(p), scratch(order, np.int64)
     x, y = scratch(_GATHER * width, p.rows.dtype), scratch(_GATHER, p.rows.dtype)
-    variance = scratch(width, p.rows.dtype)
+    roots, variance = scratch(_GATHER, p.rows.dtype), scratch(width, p.rows.dtype)
+    roots[:] = 1
+    weight = p.rows.dtype.type(1)
     for row in range(first, last):
         slot = row - low
         for begin in range(starts[row], starts[row + 1], _GATHER):
@@ -155,17 +164,27 @@ def _accumulate(
                     target -= element(biases, index[m])
                 design(p, index, mode, work, x, e * width)
                 y[e] = target
-                target_sum[slot] += target
+                if weights.shape[0] > 0:
+                    # Designs and targets times the root: their products have the weight.
+                    weight = element(weights, entry)
+                    roots[e] = np.sqrt(weight)
+                    y[e] *= roots[e]
+                    root = spread_from(roots, e)
+                    for b in range(0, width, line_length(x)):
+                        here = e * width + b
+                        store(x, here, multiply(root, load(x, here)))
+                target_sum[slot] += weight * target
                 if variances.shape[0] > 0:
                     design_variance(p, variances, core_variances, index, mode, work, variance, 0)
                     for b in range(0, width, line_length(x)):
                         here = slot * width + b
-                        store(spread_of, here, add(load(spread_of, here), load(variance, b)))
+                        term = multiply(spread(x, weight), load(variance, b))
+                        store(spread_of, here, add(load(spread_of, here), term))
             for r in range(0, width, _TILE):
                 for c in range(0, width, line_length(x)):
                     if c + line_length(x) > r:
                         _add_gram_tile(x, count, width, r, c, gram, slot * width * width)
-            _add_moments(x, y, count, width, rhs, sums, slot * width)
+            _add_moments(x, y, roots, count, width, rhs, sums, slot * width)
 
 
 def normal_equations(
@@ -185,7 +204,7 @@ def normal_equations(
         aligned_zeros((n, width), dtype),
         np.zeros(n, dtype),
         aligned_zeros((n, width), dtype),
-        entries.counts[low:high],
+        entries.total_weights[low:high].astype(dtype),
     )
     cuts = balanced_cuts(entries.starts, low, high, threads)
     run(
@@ -199,6 +218,7 @@ def normal_equations(
                 mode,
                 entries.others,
                 entries.values,
+                entries.weights,
                 entries.starts,
                 low,
                 first,
@@ -227,11 +247,12 @@ def normal_equations_reference(
         x = model.design(mode, cells)
         others = model.bias_sum(cells) - model.mode_biases[mode][row]
         y = entries.values[here] - model.mean - others
-        gram[row - low, :rank, :rank] = x.T @ x
-        rhs[row - low, :rank] = x.T @ y
-        design_sum[row - low, :rank] = x.sum(axis=0)
-        target_sum[row - low] = y.sum()
-    counts = entries.counts[low:high]
+        w = entries.weights[here] if entries.weights.size else np.ones_like(y)
+        gram[row - low, :rank, :rank] = (w * x.T) @ x
+        rhs[row - low, :rank] = x.T @ (w * y)
+        design_sum[row - low, :rank] = w @ x
+        target_sum[row - low] = w @ y
+    counts = entries.total_weights[low:high]
     return NormalEquations(gram, rhs, design_sum, target_sum, np.zeros((n, width)), counts)
 
 

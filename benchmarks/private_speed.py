@@ -1,0 +1,180 @@
+"""Speed of private gradient steps, beside passes that are not private, and beside Opacus.
+
+Opacus runs in a process of its own: with the interpreter that ``SFUMATO_OPACUS`` names, else with
+this one. Where it is not installed it is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numba
+import numpy as np
+
+import sfumato as sf
+from benchmarks.report import Figure, say
+from benchmarks.timing import Disturbance, Rounds, interleave, timed
+from sfumato import SparseTensor
+from sfumato.data.layout import Site
+from sfumato.errors import DataError
+from sfumato.models.multilinear import CPModel
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.ledger import Draw
+from sfumato.privacy.unit import Entry
+from sfumato.solvers import MinibatchSGD, PrivateSGD
+from sfumato.solvers.base import PublicShape
+from sfumato.solvers.private_gradient import Start
+
+SHAPE = (100_000, 20_000, 365)
+RANK = 16
+RATES = (0.0001, 0.001, 0.01)
+OPACUS_RATES = (0.01, 0.1)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much to measure."""
+
+    entries: int = 10_000_000
+    repetitions: int = 5
+    opacus_steps: int = 8
+
+
+QUICK = Sizes(500_000, 2, 3)
+
+
+def run(quick: bool) -> list[Figure]:
+    sizes, disturbance = QUICK if quick else Sizes(), Disturbance()
+    say(f"private steps: {sizes.entries:,} entries, {' x '.join(f'{n:,}' for n in SHAPE)}, rank {RANK}")
+    planted = sf.synthetic.cp(SHAPE, RANK, entries=sizes.entries, dtype=np.float32)
+    figures = []
+    for rate in RATES:
+        figures += _beside_minibatches(planted.tensor, rate, sizes)
+    figures += _beside_opacus(sizes)
+    share = disturbance.share()
+    if share is not None:
+        figures.append(Figure("private speed run: CPU time taken by others", share, f"{share:.0%}"))
+    return figures
+
+
+class PrivatePasses:
+    """A private fit without mean and biases that goes on; each call is one pass, in seconds."""
+
+    def __init__(self, tensor: SparseTensor, rate: float, biases: bool = False) -> None:
+        counts = np.maximum(np.concatenate([tensor.counts(n) for n in tensor.mode_names]), 1.0)
+        spread = float(tensor.values.std())
+        variance = np.full(tensor.order, 0.1 * spread**2)
+        start = Start(float(tensor.values.mean()), np.zeros(counts.size), counts, spread, variance)
+        shape = PublicShape(
+            tensor.modes,
+            lambda sizes, dtype: CPModel.zeros(sizes, RANK, dtype),
+            np.dtype(np.float32),
+            fit_biases=biases,
+            unit=Entry(),
+            bounds=(float(tensor.values.min()), float(tensor.values.max())),
+            entries=tensor.n_entries,
+        )
+        self._solver = PrivateSGD(noise=0.5, rate=rate, start=start)
+        self._charge = self._solver.charges(shape)[0]
+        self._state = self._solver.init(0, shape)
+        self._site, self._entropy = Site(tensor, 1), Entropy()
+
+    def __call__(self) -> float:
+        """Answer a question for a pass; settling the next one's steps is not timed."""
+        query, draw = self._solver.ask(self._state), Draw(self._charge, self._entropy)
+        answers: list[Any] = []
+        seconds = timed(lambda: answers.append(self._solver.answer(query, self._site, draw)))
+        self._state, _ = self._solver.update(self._state, answers[0])
+        return seconds
+
+
+@numba.njit(nogil=True)
+def _normals(generator: np.random.Generator, count: int) -> float:
+    total = 0.0
+    for _ in range(count):
+        total += generator.standard_normal()
+    return total
+
+
+def _normals_of_a_pass(tensor: SparseTensor, rate: float) -> int:
+    """Expected normal numbers in a pass: for each row whenever it is touched, and at the end."""
+    counts = np.concatenate([tensor.counts(name) for name in tensor.mode_names])
+    touched = -np.expm1(counts * np.log1p(-rate)).sum() * round(1 / rate)
+    return int((touched + counts.size) * RANK)
+
+
+def _beside_minibatches(tensor: SparseTensor, rate: float, sizes: Sizes) -> list[Figure]:
+    batch = round(rate * tensor.n_entries)
+    solver = MinibatchSGD(batch=batch, step=1e-3, ridge_per_entry=0.001)
+    plain = sf.CP(RANK, solver=solver, mean=False, biases=False, threads=1, dtype=np.float32)
+    small = sf.synthetic.cp((20, 20, 20), RANK, entries=300, dtype=np.float32).tensor
+    PrivatePasses(small, 0.1)()  # compile
+    Rounds(plain, small)
+    normals, generator = _normals_of_a_pass(tensor, rate), Entropy().generator()
+    _normals(generator, 1)
+    actions = {
+        "plain": Rounds(plain, tensor),
+        "private": PrivatePasses(tensor, rate),
+        "noise": partial(timed, partial(_normals, generator, normals)),
+    }
+    seconds = {name: min(times) for name, times in interleave(actions, sizes.repetitions).items()}
+    ratio = seconds["private"] / seconds["plain"]
+    what = f"private pass, batches of {rate:.2%}"
+    text = f"{ratio:.2f} x ({seconds['private']:.2f} s, not private {seconds['plain']:.2f} s)"
+    noise = f"{seconds['noise']:.2f} s for {normals / 1e6:.0f} M normal numbers"
+    return [
+        Figure(f"{what}: over one that is not private, same batches", ratio, text, 3.0),
+        Figure(f"{what}: noise by itself", seconds["noise"], noise),
+    ]
+
+
+# -- Opacus -------------------------------------------------------------------------------------
+
+
+def _beside_opacus(sizes: Sizes) -> list[Figure]:
+    try:
+        tensor = sf.datasets.movielens("1m").astype(np.float32)
+    except DataError as error:
+        say(f"opacus is skipped: {error}")
+        return []
+    figures = []
+    for rate in OPACUS_RATES:
+        theirs = _opacus(tensor, rate, sizes.opacus_steps)
+        if theirs is None:
+            return figures
+        passes = PrivatePasses(tensor, rate, biases=True)
+        ours = min(passes() for _ in range(sizes.repetitions)) * rate
+        again = _opacus(tensor, rate, sizes.opacus_steps)
+        step = min(theirs + (again or []))
+        batch = rate * tensor.n_entries / 1e6
+        text = f"{step / ours:.0f} x (ours {batch / ours:.1f}, Opacus {batch / step:.3f} M entries/s)"
+        what = f"private steps, MovieLens 1M, batches of {rate:.0%}: ours over Opacus (ghost clipping)"
+        figures.append(Figure(what, step / ours, text, 50.0, True))
+    return figures
+
+
+def _opacus(tensor: SparseTensor, rate: float, steps: int) -> list[float] | None:
+    """Seconds of each step, the first left out; or nothing, and a line that says why."""
+    python = os.environ.get("SFUMATO_OPACUS", sys.executable)
+    script = Path(__file__).with_name("opacus_peer.py")
+    with TemporaryDirectory() as folder:
+        ratings = Path(folder) / "ratings.npz"
+        user, item = tensor.coordinates
+        np.savez(ratings, user=user, item=item, rating=tensor.values)
+        command = [python, str(script), str(ratings), str(RANK), str(rate), str(steps + 1)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        say(f"opacus is skipped: {done.stderr.strip().splitlines()[-1]}")
+        return None
+    found = json.loads(done.stdout.splitlines()[-1])
+    say(f"opacus {found['opacus']}, torch {found['torch']}, batches of {rate:.0%}")
+    seconds: list[float] = found["seconds"][1:]
+    return seconds

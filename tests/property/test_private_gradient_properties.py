@@ -1,0 +1,394 @@
+"""Private gradient steps: kernels equal their twins, gradients are right, clipping holds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.data.layout import Site
+from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.privacy.unit import Entry, Unit, Value
+from sfumato.simd import aligned_zeros
+from sfumato.solvers.base import PublicShape
+from sfumato.solvers.private_gradient import entry_levels, unit_levels
+from sfumato.solvers.private_kernels import (
+    Moves,
+    Scale,
+    entry_steps,
+    entry_steps_reference,
+    make_memory,
+    make_paces,
+    targets_reference,
+    unit_steps,
+    unit_steps_reference,
+)
+
+examples = settings(max_examples=15, deadline=None, database=None, derandomize=True)
+KINDS = [("cp", 2, np.float64), ("cp", 3, np.float32), ("tucker", 3, np.float64)]
+KIND = pytest.mark.parametrize("kind", KINDS, ids=["cp-2", "cp-3-float32", "tucker-3"])
+TOLERANCE = {np.float32: 3e-4, np.float64: 1e-9}
+LOW, HIGH = -1.5, 2.0
+
+
+@st.composite
+def problems(draw, kind, most=40):
+    """A model, how it moves, and entries; few levels, so that entries share them."""
+    name, order, dtype = kind
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    shape = draw(st.lists(st.integers(2, 7), min_size=order, max_size=order))
+    if name == "cp":
+        model = CPModel.zeros(shape, draw(st.integers(1, min(shape))), dtype)
+    else:
+        model = TuckerModel.zeros(shape, [draw(st.integers(1, min(3, n))) for n in shape], dtype)
+    for factor in model.factors:
+        factor[:] = rng.normal(size=factor.shape)
+    model.free_core[:] = rng.normal(size=model.free_core.shape)
+    fit_biases = draw(st.booleans())
+    if fit_biases:
+        model.biases[:] = 0.3 * rng.normal(size=model.biases.shape)
+    n = draw(st.integers(1, most))
+    cells = np.stack([rng.integers(0, draw(st.sampled_from([1, size])), n) for size in shape])
+    modes = tuple(Mode(f"m{i}", size) for i, size in enumerate(shape))
+    tensor = SparseTensor(cells, (2 * rng.normal(size=n)).astype(dtype), modes)
+    return model, make_moves(model, rng), tensor, fit_biases, rng
+
+
+def make_moves(model, rng, jitter=0.0, keep=None, pace=0.3):
+    n, number = model.rows.shape[0], model.dtype
+    square, home = (aligned_zeros((model.order, model.rows.shape[1]), number) for _ in range(2))
+    for m, rank in enumerate(model.ranks):
+        square[m, :rank], home[m, :rank] = rng.uniform(0.2, 2, rank), rng.normal(size=rank)
+
+    def line():
+        share = rng.uniform(0.5, 1, n) if keep is None else np.full(n, keep)
+        share[:1] = 1.0  # a row that does not shrink at all
+        return np.stack([share, np.full(n, pace), np.full(n, jitter)])
+
+    bias_home = 0.1 * rng.normal(size=n).astype(number)
+    core = np.array([0.9 if keep is None else keep, pace, jitter, 0.4])
+    return Moves(make_paces(line(), line()), square, home, bias_home, number.type(0.7), core)
+
+
+def scale_of(dtype):
+    return Scale(*(dtype(x) for x in (LOW, HIGH, 0.25, 0.8)))
+
+
+def by_entry(model, moves, tensor, fit_biases, rate=1.0, steps=1, clip=0.5, seed=0, memory=None):
+    """The model after steps of the kernel."""
+    model = model.copy()
+    entry_steps(
+        model.arrays,
+        model.free_core,
+        moves,
+        memory or make_memory(model, False),
+        scale_of(model.dtype.type),
+        tensor.coordinates,
+        tensor.values,
+        np.array(model.ranks),
+        rate,
+        steps,
+        model.dtype.type(clip),
+        fit_biases,
+        np.random.default_rng(seed),
+        np.random.default_rng(seed + 1),
+    )
+    return model
+
+
+def by_unit(
+    model,
+    moves,
+    tensor,
+    fit_biases,
+    mode=0,
+    local=True,
+    rate=1.0,
+    steps=1,
+    clip=0.5,
+    typical=3.0,
+    seed=0,
+):
+    model, entries = model.copy(), Site(tensor, 1).by_mode(mode)
+    if local:
+        model.rows[model.span(mode)] = 0
+        model.biases[model.span(mode)] = 0
+    unit_steps(
+        model.arrays,
+        model.free_core,
+        moves,
+        make_memory(model, True),
+        scale_of(model.dtype.type),
+        entries.others,
+        entries.values,
+        entries.starts,
+        mode,
+        typical,
+        local,
+        (1.3, 0.8),
+        np.array(model.ranks),
+        rate,
+        steps,
+        model.dtype.type(clip),
+        fit_biases,
+        np.random.default_rng(seed),
+        np.random.default_rng(seed + 1),
+    )
+    return model
+
+
+def parameters(model):
+    return np.concatenate([model.rows.ravel(), model.biases, model.free_core]).astype(np.float64)
+
+
+def same(fast, slow, dtype):
+    scale = max(1.0, np.abs(parameters(slow)).max())
+    np.testing.assert_allclose(parameters(fast), parameters(slow), rtol=0, atol=TOLERANCE[dtype] * scale)
+
+
+# -- kernels and their twins --------------------------------------------------------------------
+
+
+@KIND
+@examples
+@given(data=st.data())
+def test_entry_steps_do_what_their_twin_does(kind, data):
+    model, moves, tensor, fit_biases, _ = data.draw(problems(kind))
+    rate = data.draw(st.sampled_from([0.1, 0.5, 1.0]))
+    fast = by_entry(model, moves, tensor, fit_biases, rate, steps=4)
+    slow = model.copy()
+    streams = np.random.default_rng(0), np.random.default_rng(1)
+    how = (rate, 4, 0.5, fit_biases, *streams)
+    scale = scale_of(kind[2])
+    entry_steps_reference(slow, moves, scale, tensor.coordinates, tensor.values, *how)
+    same(fast, slow, kind[2])
+
+
+@KIND
+@pytest.mark.parametrize("local", [True, False])
+@examples
+@given(data=st.data())
+def test_unit_steps_do_what_their_twin_does(kind, local, data):
+    model, moves, tensor, fit_biases, _ = data.draw(problems(kind))
+    mode, rate = data.draw(st.integers(0, model.order - 1)), data.draw(st.sampled_from([0.4, 1.0]))
+    fast = by_unit(model, moves, tensor, fit_biases, mode, local, rate, steps=3)
+    slow = model.copy()
+    if local:
+        slow.rows[slow.span(mode)] = 0
+        slow.biases[slow.span(mode)] = 0
+    streams = np.random.default_rng(0), np.random.default_rng(1)
+    how = (mode, 3.0, local, (1.3, 0.8), rate, 3, 0.5, fit_biases, *streams)
+    scale = scale_of(kind[2])
+    unit_steps_reference(slow, moves, scale, tensor.coordinates, tensor.values, *how)
+    same(fast, slow, kind[2])
+    if local:
+        assert not fast.rows[fast.span(mode)].any()
+        assert not fast.biases[fast.span(mode)].any()
+
+
+def test_memory_is_left_as_it_was_found():
+    rng = np.random.default_rng(0)
+    model = CPModel.zeros((5, 4), 2)
+    tensor = SparseTensor(rng.integers(0, 4, (2, 30)), rng.normal(size=30), (Mode("a", 5), Mode("b", 4)))
+    memory = make_memory(model, False)
+    moves = make_moves(model, rng)
+    first = by_entry(model, moves, tensor, True, 0.5, 3, memory=memory)
+    again = by_entry(model, moves, tensor, True, 0.5, 3, memory=memory)
+    np.testing.assert_array_equal(parameters(first), parameters(again))
+    for array, fresh in zip(memory, make_memory(model, False), strict=True):
+        np.testing.assert_array_equal(array, fresh)
+
+
+# -- the gradient -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2]], ids=["cp-2", "tucker-3"])
+@examples
+@given(data=st.data())
+def test_the_unclipped_sum_is_the_gradient(kind, data):
+    model, _, tensor, fit_biases, rng = data.draw(problems(kind))
+    moves = make_moves(model, rng, keep=1.0, pace=1.0)
+    moved = clipped_sum(model, moves, by_entry(model, moves, tensor, fit_biases, clip=1e9))
+    targets, small = targets_reference(tensor.values, scale_of(kind[2])), 1e-6
+
+    def half_squares(shifted):
+        return 0.5 * np.square(targets - shifted.predict_reference(tensor.coordinates)).sum()
+
+    direction = rng.normal(size=moved.size)
+    ahead, behind = (shifted(model, moves, sign * small * direction, fit_biases) for sign in (1, -1))
+    slope = (half_squares(behind) - half_squares(ahead)) / (2 * small)
+    used = used_coordinates(model, fit_biases)
+    assert slope == pytest.approx(moved[used] @ direction[used], rel=1e-4, abs=1e-4)
+
+
+def metric_of(model, moves):
+    rows = np.repeat(np.sqrt(moves.square), model.shape, axis=0).ravel()
+    biases = np.full(model.biases.size, np.sqrt(moves.bias_square))
+    return np.concatenate([rows, biases, np.full(model.free_core.size, np.sqrt(moves.core[3]))])
+
+
+def used_coordinates(model, fit_biases):
+    used = np.zeros_like(model.rows, bool)
+    for m, rank in enumerate(model.ranks):
+        used[model.span(m), :rank] = True
+    return np.concatenate(
+        [used.ravel(), np.full(model.biases.size, fit_biases), np.ones(model.free_core.size, bool)]
+    )
+
+
+def clipped_sum(before, moves, after):
+    """What a step without shrinking added, in the metric's coordinates."""
+    metric = metric_of(before, moves)
+    moved = parameters(after) - parameters(before)
+    return np.divide(moved, metric, out=np.zeros_like(moved), where=metric > 0)
+
+
+def shifted(model, moves, by, fit_biases):
+    result, change = model.copy(), by * metric_of(model, moves) * used_coordinates(model, fit_biases)
+    n = model.rows.size
+    result.rows[:] += change[:n].reshape(model.rows.shape)
+    result.biases[:] += change[n : n + model.biases.size]
+    result.free_core[:] += change[n + model.biases.size :]
+    return result
+
+
+# -- neighbours ---------------------------------------------------------------------------------
+
+
+def without(tensor, kept):
+    """Some of a tensor's entries, or none at all (which a tensor made from a table must not have)."""
+    cells = np.ascontiguousarray(tensor.coordinates[:, kept])
+    return SparseTensor(cells, tensor.values[kept], tensor.modes, None, True)
+
+
+def rounding(kind, tensor):
+    return 1 + (1e-9 if kind[2] is np.float64 else 1e-4 * (1 + tensor.n_entries))
+
+
+@KIND
+@examples
+@given(data=st.data())
+def test_an_entry_moves_the_sum_by_at_most_the_clip(kind, data):
+    model, _, tensor, fit_biases, rng = data.draw(problems(kind))
+    moves = make_moves(model, rng, keep=1.0, pace=1.0)
+    gone = data.draw(st.integers(0, tensor.n_entries - 1))
+    sums = [
+        clipped_sum(model, moves, by_entry(model, moves, each, fit_biases, clip=0.5))
+        for each in (tensor, without(tensor, np.arange(tensor.n_entries) != gone))
+    ]
+    assert np.linalg.norm(sums[0] - sums[1]) <= 0.5 * rounding(kind, tensor)
+
+
+@KIND
+@examples
+@given(data=st.data())
+def test_a_replaced_value_moves_the_sum_by_at_most_twice_the_clip(kind, data):
+    model, _, tensor, fit_biases, rng = data.draw(problems(kind))
+    moves = make_moves(model, rng, keep=1.0, pace=1.0)
+    entry = data.draw(st.integers(0, tensor.n_entries - 1))
+    other = tensor.values.copy()
+    other[entry] = data.draw(st.floats(-1e6, 1e6))
+    replaced = SparseTensor(tensor.coordinates, other, tensor.modes)
+    sums = [
+        clipped_sum(model, moves, by_entry(model, moves, each, fit_biases, clip=0.5))
+        for each in (tensor, replaced)
+    ]
+    assert np.linalg.norm(sums[0] - sums[1]) <= 2 * 0.5 * rounding(kind, tensor)
+
+
+@KIND
+@pytest.mark.parametrize("local", [True, False])
+@examples
+@given(data=st.data())
+def test_a_unit_moves_the_sum_by_at_most_the_clip(kind, local, data):
+    model, _, tensor, fit_biases, rng = data.draw(problems(kind))
+    moves = make_moves(model, rng, keep=1.0, pace=1.0)
+    mode = data.draw(st.integers(0, model.order - 1))
+    gone = data.draw(st.sampled_from(sorted(set(tensor.coordinates[mode].tolist()))))
+    sums = []
+    for each in (tensor, without(tensor, tensor.coordinates[mode] != gone)):
+        after = by_unit(model, moves, each, fit_biases, mode, local)
+        if local:  # own rows are zero before and after
+            after.rows[model.span(mode)] = model.rows[model.span(mode)]
+            after.biases[model.span(mode)] = model.biases[model.span(mode)]
+        sums.append(clipped_sum(model, moves, after))
+    assert np.linalg.norm(sums[0] - sums[1]) <= 0.5 * rounding(kind, tensor)
+
+
+@pytest.mark.parametrize("everything_at", [0, 1], ids=["one day", "one item"])
+def test_a_unit_whose_entries_share_a_row_reaches_its_bound_and_no_more(everything_at):
+    rng = np.random.default_rng(3)
+    cells = np.stack([np.repeat(np.arange(4), 25), rng.integers(0, 6, 100), rng.integers(0, 5, 100)])
+    cells[1 + everything_at] = 2  # all entries of all users
+    modes = (Mode("user", 4), Mode("item", 6), Mode("day", 5))
+    tensor = SparseTensor(cells, np.full(100, 50.0), modes)
+    model = CPModel.zeros((4, 6, 5), 2)
+    for factor in model.factors:
+        factor[:] = rng.uniform(0.5, 1.5, factor.shape)
+    moves = make_moves(model, rng, keep=1.0, pace=1.0)
+    full = clipped_sum(model, moves, by_unit(model, moves, tensor, True, local=False, typical=1e9))
+    for user in range(4):
+        part = without(tensor, cells[0] != user)
+        rest = clipped_sum(model, moves, by_unit(model, moves, part, True, local=False, typical=1e9))
+        assert np.linalg.norm(full - rest) == pytest.approx(0.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, 1e300])
+def test_parameters_beyond_all_bounds_let_nothing_through(broken):
+    model = CPModel.zeros((3, 3), 1)
+    model.rows[:, 0] = broken
+    tensor = SparseTensor(np.array([[0], [1]]), np.array([1.0]), (Mode("a", 3), Mode("b", 3)))
+    moves = make_moves(model, np.random.default_rng(0), keep=1.0, pace=1.0)
+    after = by_entry(model, moves, tensor, True)
+    assert np.linalg.norm(after.biases - model.biases) <= 0.5 * np.sqrt(0.7) * (1 + 1e-9)
+
+
+# -- sums of levels -----------------------------------------------------------------------------
+
+
+@st.composite
+def ratings(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    order, n = draw(st.integers(2, 3)), draw(st.integers(1, 40))
+    sizes = (5, 4, 3)[:order]
+    cells = np.stack([rng.integers(0, draw(st.sampled_from([1, size])), n) for size in sizes])
+    modes = tuple(Mode(f"m{i}", size) for i, size in enumerate(sizes))
+    return SparseTensor(cells, 3 * rng.normal(size=n), modes)
+
+
+def shape_of(tensor, unit, fit_biases=True, local=None):
+    return PublicShape(
+        tensor.modes,
+        lambda shape, dtype: CPModel.zeros(shape, 1, dtype),
+        fit_biases=fit_biases,
+        unit=unit,
+        bounds=(LOW, HIGH),
+        local=local,
+    )
+
+
+@examples
+@given(tensor=ratings(), fit_biases=st.booleans(), data=st.data())
+def test_level_sums_keep_their_bounds_for_entries_and_values(tensor, fit_biases, data):
+    entry = data.draw(st.integers(0, tensor.n_entries - 1))
+    smaller = without(tensor, np.arange(tensor.n_entries) != entry)
+    other = tensor.values.copy()
+    other[entry] = data.draw(st.sampled_from([LOW, HIGH, -1e9, 1e9]))
+    replaced = SparseTensor(tensor.coordinates, other, tensor.modes)
+    for unit, neighbour in ((Entry(), smaller), (Value(), replaced)):
+        shape = shape_of(tensor, unit, fit_biases)
+        (one, counts), (two, _) = (entry_levels(shape, Site(each, 1)) for each in (tensor, neighbour))
+        assert np.linalg.norm(one.values - two.values) <= one.l2 * (1 + 1e-12)
+        assert one.l2 == two.l2
+        assert counts.sum() == tensor.order * tensor.n_entries
+
+
+@examples
+@given(tensor=ratings(), local=st.booleans(), typical=st.sampled_from([0.5, 3.0, 100.0]), data=st.data())
+def test_level_sums_keep_their_bound_for_units(tensor, local, typical, data):
+    mode = data.draw(st.integers(0, tensor.order - 1))
+    gone = data.draw(st.sampled_from(sorted(set(tensor.coordinates[mode].tolist()))))
+    shape = shape_of(tensor, Unit(f"m{mode}"), local=mode if local else None)
+    smaller = without(tensor, tensor.coordinates[mode] != gone)
+    one, two = (unit_levels(shape, Site(each, 1), typical) for each in (tensor, smaller))
+    assert np.linalg.norm(one.values - two.values) <= one.l2 * (1 + 1e-12)
