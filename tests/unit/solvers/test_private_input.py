@@ -117,7 +117,7 @@ def test_the_noise_is_what_was_charged(kind):
         (Entry(), "laplace"),
     ],
 )
-def test_without_a_seed_the_exact_samplers_draw(unit, law):
+def test_without_a_seed_noise_is_drawn_anew(unit, law):
     tensor = cells_of((6, 5), 20)
     shape = public(tensor, unit)
     solver = InputPerturbation(noise=0.3, noise_law=law)
@@ -126,8 +126,6 @@ def test_without_a_seed_the_exact_samplers_draw(unit, law):
     assert np.isfinite(first).all()
     if law != "response":
         assert (first != second).all()
-        grid = first * 2.0**40
-        np.testing.assert_array_equal(grid, np.round(grid))
 
 
 # -- what a neighbour can change --------------------------------------------------------------------
