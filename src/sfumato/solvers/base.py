@@ -192,16 +192,17 @@ def moments(site: Site) -> Moments:
     return Moments(values.shape[0], mean, squares / values.shape[0])
 
 
-_START = 0x5F0A70
+def start_generator(seed: int) -> np.random.Generator:
+    """Random numbers of a start, in a stream of their own.
+
+    Planted data made with the same seed must not share them, or a fit would start at the truth.
+    """
+    return np.random.default_rng([seed, 0x5F0A70])
 
 
 def random_start(model: Multilinear, prior_means: Sequence[float], scale: float, seed: int) -> None:
-    """Fill the factors with their prior means plus normal numbers; the data play no part.
-
-    The numbers have a stream of their own: planted data made with the same seed must not share them,
-    or a fit would start at the truth.
-    """
-    generator = np.random.default_rng([seed, _START])
+    """Fill the factors with their prior means plus normal numbers; the data play no part."""
+    generator = start_generator(seed)
     for factor, mean in zip(model.factors, prior_means, strict=True):
         factor[:] = mean + scale * generator.standard_normal(factor.shape)
     free = model.free_core

@@ -34,7 +34,7 @@ from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian, Noisy, PoissonGaussian
 from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues
 from sfumato.simd import aligned_zeros
-from sfumato.solvers.base import Info, PublicShape, check_count, check_positive
+from sfumato.solvers.base import Info, PublicShape, check_count, check_positive, start_generator
 from sfumato.solvers.normal import Ridge, Uncertainty, normal_equations, solve_rows
 from sfumato.solvers.private_kernels import (
     Memory,
@@ -260,20 +260,16 @@ class PrivateSGD:
         return len(self.charges(shape))
 
     def assumes(self, shape: PublicShape) -> tuple[str, ...]:
-        found = []
-        if not _unit(shape).hides_presence:
-            found.append("which cells are observed is public")
-        if shape.local is not None:
-            name = shape.modes[shape.local].name
-            found.append(f"rows of mode {name!r} are shown to their owners alone")
-        return tuple(found)
+        if shape.local is None:
+            return ()
+        return (f"rows of {shape.modes[shape.local].name} are shown to their owners alone",)
 
     # -- the loop -------------------------------------------------------------------------------
 
     def init(self, seed: int, shape: PublicShape) -> State:
         self.check(shape)
         model = shape.make_model(shape.sizes, shape.dtype)
-        generator = np.random.default_rng(seed)
+        generator = start_generator(seed)
         means = shape.prior_means(self.prior_mean)
         free = [m for m in range(model.order) if means[m] == 0 and m != _own(shape)] or [0]
         for m, factor in enumerate(model.factors):

@@ -217,13 +217,8 @@ class InputPerturbation:
         sweeps, starts = (100, 8) if small else (40, 2)
         return _default(self.sweeps, sweeps), _default(self.starts, starts)
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:
-        said = []
-        if shape.unit is not None and not shape.unit.hides_presence:
-            said.append("which cells are observed is public")
-        if self.step is not None:
-            said.append(f"that values are {self.step:g} apart is public")
-        return tuple(said)
+    def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
+        return () if self.step is None else (f"that values are {self.step:g} apart is public",)
 
     # -- what is released -----------------------------------------------------------------------
 

@@ -251,7 +251,7 @@ class PrivatePasses:
             raise SettingError("this releases every factor: no mode can stay with its owners")
 
     def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
-        return ("positions of the entries are public",)
+        return ()
 
     # -- the budget ---------------------------------------------------------------------------
 

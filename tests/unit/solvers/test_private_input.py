@@ -264,7 +264,6 @@ def test_rounds_out_of_turn():
 
 def test_it_says_what_it_assumes():
     shape = public(easy().tensor, Value())
-    assert any("observed" in line for line in InputPerturbation().assumes(shape))
     assert any("apart" in line for line in InputPerturbation(step=1.0).assumes(shape))
     assert InputPerturbation().assumes(replace(shape, unit=Entry())) == ()
 
