@@ -24,7 +24,7 @@ imports: $(INSTALLED)
 	$(BIN)/lint-imports
 
 pytest: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 bench: $(INSTALLED_BENCH)
 	$(BIN)/python -m benchmarks
