@@ -404,7 +404,7 @@ def trade_off(
     gap = 0.055 * (max(heights) - min(heights))
     for place, (_, text, colour) in _spread_out(labels, gap):
         axes.text(right * 1.12, place, text, va="center", color=colour, fontsize=10)
-    axes.set_xlim(min(epsilons) / 1.15, right * 8)
+    axes.set_xlim(min(epsilons) / 1.15, right * 5)
     axes.set_xticks(list(epsilons), [f"{epsilon:g}" for epsilon in epsilons])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("epsilon: the smaller, the more private", color=_INK)

@@ -47,7 +47,7 @@ from sfumato.solvers.vector_noise import add_vector_noise, vector_noise_referenc
 Array = NDArray[Any]
 
 _MEAN_SHARE, _KEEP_SHARE = 0.05, 0.1  # of epsilon: for the mean, and for how much of the fit to keep
-_DOUBT = 4.0  # scales of the last query's noise that are taken off it: keep nothing that noise may be
+_DOUBT = 8.0  # scales of the last query's noise that are taken off it: keep nothing that noise may be
 
 
 class Settings(NamedTuple):
