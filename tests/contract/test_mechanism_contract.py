@@ -62,7 +62,12 @@ def test_every_mechanism_is_listed():
     defined = {kind for kind in vars(mechanisms).values() if isinstance(kind, type)}
     made_here = {kind for kind in defined if kind.__module__ == mechanisms.__name__}
     listed = {type(mechanism) for mechanism in [*RELEASING, *IN_KERNELS]}
-    assert made_here - listed == {mechanisms.Noisy, mechanisms.Mechanism, mechanisms.Releasing}
+    assert made_here - listed == {
+        mechanisms.Noisy,
+        mechanisms.Mechanism,
+        mechanisms.Releasing,
+        mechanisms.Scaled,
+    }
 
 
 @every

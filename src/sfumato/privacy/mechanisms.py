@@ -58,14 +58,23 @@ class Releasing(Mechanism, Protocol):
 
 
 @dataclass(frozen=True)
-class Laplace:
-    """Independent Laplace noise of scale ``noise_multiplier`` times the L1 sensitivity."""
+class Scaled:
+    """A mechanism whose noise is a multiple of the sensitivity."""
 
     noise_multiplier: float
-    single: bool = False  # one coordinate changes and no other: tighter in composition
 
     def __post_init__(self) -> None:
-        _check_multiplier(self.noise_multiplier)
+        if not (isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise SettingError(
+                f"a noise multiplier must be a number above zero, got {self.noise_multiplier}"
+            )
+
+
+@dataclass(frozen=True)
+class Laplace(Scaled):
+    """Independent Laplace noise of scale ``noise_multiplier`` times the L1 sensitivity."""
+
+    single: bool = False  # one coordinate changes and no other: tighter in composition
 
     @property
     def event(self) -> Event:
@@ -91,17 +100,12 @@ class Laplace:
 
 
 @dataclass(frozen=True)
-class VectorLaplace:
+class VectorLaplace(Scaled):
     """Noise with density proportional to exp(-|n| / s): uniform direction, Gamma length.
 
     One vector for all numbers; ``s`` is ``noise_multiplier`` times the L2 sensitivity. OpenDP has no
     sampler for it: always idealised arithmetic.
     """
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        _check_multiplier(self.noise_multiplier)
 
     @property
     def event(self) -> Event:
@@ -117,17 +121,12 @@ class VectorLaplace:
 
 
 @dataclass(frozen=True)
-class RowwiseVectorLaplace:
+class RowwiseVectorLaplace(Scaled):
     """Independent noise on each row, with density proportional to exp(-|n| / s).
 
     ``s`` is ``noise_multiplier`` times the bound on the sum of the rows' changes. Always idealised
     arithmetic, like :class:`VectorLaplace`.
     """
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        _check_multiplier(self.noise_multiplier)
 
     @property
     def event(self) -> Event:
@@ -144,13 +143,8 @@ class RowwiseVectorLaplace:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Scaled):
     """Independent Gaussian noise, standard deviation ``noise_multiplier`` times L2 sensitivity."""
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        _check_multiplier(self.noise_multiplier)
 
     @property
     def event(self) -> Event:
@@ -172,13 +166,8 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Geometric:
+class Geometric(Scaled):
     """Two-sided geometric noise on whole numbers: P(n) proportional to exp(-|n| / scale)."""
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        _check_multiplier(self.noise_multiplier)
 
     @property
     def event(self) -> Event:
@@ -200,16 +189,11 @@ class Geometric:
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian:
+class DiscreteGaussian(Scaled):
     """Gaussian noise on whole numbers (Canonne, Kamath and Steinke 2020).
 
     Accounted by its concentration: that the whole privacy loss is the Gaussian's is not proven.
     """
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        _check_multiplier(self.noise_multiplier)
 
     @property
     def event(self) -> Event:
@@ -280,20 +264,19 @@ class RandomisedResponse:
 
 
 @dataclass(frozen=True)
-class PoissonGaussian:
+class PoissonGaussian(Scaled):
     """Steps of a compiled kernel: in each, every unit takes part independently with ``rate``.
 
     The kernel sums contributions of norm at most m and adds Gaussian noise of standard deviation
     ``noise_multiplier`` m to every coordinate that the step may change.
     """
 
-    noise_multiplier: float
     rate: float
     steps: int
     replaces: bool
 
     def __post_init__(self) -> None:
-        _check_multiplier(self.noise_multiplier)
+        super().__post_init__()
         if not 0 < self.rate <= 1:
             raise SettingError(f"a sampling rate lies above 0 and at most at 1, got {self.rate}")
         if int(self.steps) != self.steps or self.steps < 1:
@@ -320,11 +303,6 @@ class PurePass:
     @property
     def event(self) -> Event:
         return PureEvent(self.epsilon)
-
-
-def _check_multiplier(noise_multiplier: float) -> None:
-    if not (isfinite(noise_multiplier) and noise_multiplier > 0):
-        raise SettingError(f"a noise multiplier must be a number above zero, got {noise_multiplier}")
 
 
 def _check_epsilon(epsilon: float) -> None:
