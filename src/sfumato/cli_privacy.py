@@ -83,7 +83,7 @@ PublicLabels = Annotated[
 ]
 PublicUnits = Annotated[
     int | None,
-    typer.Option(metavar="N", help="About how many levels a mode has whose rows stay with them."),
+    typer.Option(metavar="N", help="At most how many owners there are whose rows stay with them."),
 ]
 LabelsArePublic = Annotated[
     bool,
@@ -182,12 +182,22 @@ class PrivacyOrder:
         )
 
     def _refuse_without_epsilon(self) -> None:
-        given = {
+        given: dict[str, object] = {
             "--delta": self.delta,
             "--unit": self.unit,
             "--max-entries": self.max_entries,
             "--ledger": self.ledger,
             "--noise-seed": self.seed,
+            "--noise": None if self.noise == "auto" else self.noise,
+            "--local": None if self.local == "auto" else self.local,
+            "--public-entries": self.entries,
+            "--public-labels": self.labels,
+            "--public-spread": self.spread,
+            "--public-units": self.units,
+            "--public-step": self.step,
+            "--labels-are-public": self.labels_are_public or None,
+            "--ledger-limit": self.ledger_limit,
+            "--force": self.force or None,
         }
         named = [flag for flag, value in given.items() if value is not None]
         if named or self.method != MethodName.auto or self.analysis != Analysis.proven:

@@ -129,6 +129,11 @@ class TensorEstimator(ABC):
             raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {self.unseen!r}")
         if self.threads is not None and self.threads < 1:
             raise SettingError(f"threads must be 1 or more, or None for all cores, got {self.threads}")
+        if self.privacy is not None:
+            # Rounding single-precision sums could add more than clipping bounds.
+            if np.dtype(self.dtype or np.float64) != np.float64:
+                raise SettingError("a private fit computes in float64: leave the dtype out")
+            dtype = np.float64
         shape = PublicShape(
             tuple(modes),
             self._make_model,

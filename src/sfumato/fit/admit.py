@@ -30,6 +30,8 @@ def admit(
     check_labels(tensor.modes, unit, public, local)
     if unit.hides_presence and not isinstance(public.labels, bool):
         tensor = _with_public_labels(tensor, public)
+        if local is not None and tensor.modes[local].name not in public.labels:
+            tensor = _with_public_number(tensor, local, public.units or 0)
     clipped = clip_values(tensor.values, *bounds).values
     tensor = tensor.with_values(clipped.astype(tensor.values.dtype), bounds)
     if isinstance(unit, Unit) and unit.max_entries is not None:
@@ -46,13 +48,8 @@ def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local
     if unknown:
         raise SettingError(f"public labels name {sorted(unknown)}, which are no modes")
     missing = [mode.name for m, mode in enumerate(modes) if m != local and mode.name not in given]
-    if local is not None and public.units is None and modes[local].name not in given:
-        name = modes[local].name
-        raise SettingError(
-            f"which {name} occur is protected, and so is how many: give about how many there are, "
-            f"Public(units=...) or --public-units N, or the labels of all, Public(labels={{{name!r}: "
-            f"[...]}}) or --public-labels {name}=FILE"
-        )
+    if local is not None and modes[local].name not in given:
+        _check_number(modes[local].name, unit, public)
     if missing:
         raise SettingError(
             f"which labels of {' and '.join(missing)} occur is protected too, and they would be "
@@ -60,6 +57,38 @@ def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local
             "--public-labels MODE=FILE; or declare those in the data public, Public(labels=True) or "
             "--labels-are-public, which the guarantee then lists as an assumption"
         )
+
+
+def _check_number(name: str, unit: PrivacyUnit, public: Public) -> None:
+    """How many rows stay with their owners sizes the fit, so it has to be public.
+
+    Where entries are protected, rows of the local mode take part in the fit under noise. One entry of
+    somebody new must not shift them: then the labels themselves have to be public.
+    """
+    labels = f"give the labels of all, Public(labels={{{name!r}: [...]}}) or --public-labels {name}=FILE"
+    if not isinstance(unit, Unit):
+        raise SettingError(
+            f"which {name} occur is protected, and a new one would change the fit: {labels}"
+        )
+    if public.units is None:
+        raise SettingError(
+            f"which {name} occur is protected, and so is how many: say how many there are at most, "
+            f"Public(units=...) or --public-units N, or {labels}"
+        )
+
+
+def _with_public_number(tensor: SparseTensor, local: int, units: int) -> SparseTensor:
+    """The local mode with as many levels as are said to be public; the rest have no entries."""
+    mode = tensor.modes[local]
+    if mode.size > units:
+        raise SettingError(
+            f"there are more levels of {mode.name} than the public number, {units:,}: give a larger one"
+        )
+    names = [str(label) for label in _labels(mode)]
+    names += [f"(nobody {number + 1})" for number in range(units - mode.size)]
+    modes = list(tensor.modes)
+    modes[local] = Mode(mode.name, units, np.array(names, object), mode.bin)
+    return SparseTensor(tensor.coordinates, tensor.values, tuple(modes), tensor.bounds, _checked=True)
 
 
 def _with_public_labels(tensor: SparseTensor, public: Public) -> SparseTensor:

@@ -14,7 +14,7 @@ from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import PrivacyUnit, Public, Unit, UnitValues, Value, parse_unit
+from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues, Value, parse_unit
 from sfumato.solvers import (
     InputPerturbation,
     PaperGradient,
@@ -31,6 +31,7 @@ from sfumato.solvers.private_biases import prefers_laplace
 from sfumato.solvers.private_gradient import thinness
 
 _JOINT = ("auto", "gradient", "bias")  # methods that can leave rows with their owners
+_RELEASES_ALL = (str, InputPerturbation, PrivateOutput, PrivatePasses)  # those that cannot
 
 
 def make_plan(
@@ -54,19 +55,11 @@ def make_plan(
         entries=privacy.public.entries if unit.hides_presence else entries,
         spread=privacy.public.spread,
         local=local,
-        units=_units(shape, local, privacy.public) if unit.hides_presence else None,
     )
     solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
     return PrivatePlan(
         shape, solver, privacy.budget, seed, labels_assumed=privacy.public.labels is True
     ).calibrated()
-
-
-def _units(shape: PublicShape, local: int | None, public: Public) -> int | None:
-    """About how many rows a local mode has: the caller's word, or its public labels'."""
-    if local is None:
-        return None
-    return public.units if public.units is not None else shape.modes[local].size
 
 
 def open_ledger(privacy: Privacy, unit: PrivacyUnit, plan: PrivatePlan) -> Ledger:
@@ -82,7 +75,7 @@ def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> in
         return None
     if privacy.local == "auto":
         joint = isinstance(unit, Unit) and privacy.analysis == "proven"
-        able = not isinstance(privacy.method, str) or privacy.method in _JOINT
+        able = privacy.method in _JOINT or not isinstance(privacy.method, _RELEASES_ALL)
         return find_mode(modes, unit.mode) if isinstance(unit, Unit) and joint and able else None
     if not unit.hides_presence:
         raise SettingError(

@@ -53,11 +53,8 @@ class PrivatePlan:
         """All that calibration depends on."""
         shape = self.shape
         model = shape.make_model(shape.sizes, shape.dtype)
-        modes = [
-            (mode.name, mode.bin, size)
-            for mode, size in zip(shape.modes, shape.public_sizes, strict=True)
-        ]
-        known = (shape.unit, shape.bounds, shape.entries, shape.spread, shape.local, shape.units)
+        modes = [(mode.name, mode.size, mode.bin) for mode in shape.modes]
+        known = (shape.unit, shape.bounds, shape.entries, shape.spread, shape.local)
         wants = (shape.fit_mean, shape.fit_biases, str(shape.dtype))
         kind = (type(model).__name__, model.ranks)
         return repr((self._with_noise(1.0).solver, self.budget, modes, known, wants, kind))
@@ -128,8 +125,8 @@ class PrivatePlan:
         if unit.hides_presence and self.shape.entries is not None:
             given.append(f"the number of entries, about {self.shape.entries:,}, is public")
         if unit.hides_presence and self.shape.local is not None:
-            own, number = self.shape.modes[self.shape.local].name, self.shape.units
-            given.append(f"how many levels {own} has, about {number:,}, is public")
+            own = self.shape.modes[self.shape.local]
+            given.append(f"that {own.name} has at most {own.size:,} levels is public")
         if isinstance(unit, Unit):
             given.append(f"no two levels of {unit.mode} belong to the same one")
         if self.shape.spread is not None:

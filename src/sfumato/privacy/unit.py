@@ -169,8 +169,8 @@ class Public:
     entries : about how many entries there are. Where it is missing, a noisy count is charged.
     labels : by mode name the labels that may occur; or True: the labels in the data are public.
         Entries with other labels are left out.
-    units : about how many levels a mode has whose rows stay with their owners (how many users there
-        are), where their labels are not public.
+    units : how many levels at most a mode has whose rows stay with their owners (how many users there
+        are), where their labels are not public; for the unit that is such a mode.
     spread : about how far values lie from their mean (a standard deviation); sharpens settings.
     step : distance of the values that can occur from each other: 1 for ratings of 1 to 5 stars.
     """

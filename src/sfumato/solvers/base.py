@@ -47,7 +47,7 @@ class PublicShape:
 
     The second half is for private fits: the unit of privacy, the public bounds of the values, how
     many entries there are and how far they spread where that is public, and ``local``, the mode whose
-    rows stay with their owners instead of being released; ``units`` is about how many rows it has.
+    rows stay with their owners instead of being released. Sizes are public too: ``admit`` sees to it.
     """
 
     modes: tuple[Mode, ...]
@@ -61,13 +61,6 @@ class PublicShape:
     entries: int | None = None
     spread: float | None = None
     local: int | None = None
-    units: int | None = None
-
-    @property
-    def public_sizes(self) -> tuple[int, ...]:
-        """Sizes that settings may depend on: of a local mode, the number that was said to be public."""
-        own = {} if self.units is None else {self.local: self.units}
-        return tuple(own.get(m, mode.size) for m, mode in enumerate(self.modes))
 
     @property
     def sizes(self) -> tuple[int, ...]:

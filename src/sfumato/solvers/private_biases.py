@@ -135,7 +135,7 @@ class Known:
         """Entries from which on a unit counts in full for the constant: what they have on average."""
         if self.unit_mode is None or self.shape.entries is None:
             return 1.0
-        return max(1.0, self.shape.entries / self.shape.public_sizes[self.unit_mode])
+        return max(1.0, self.shape.entries / self.shape.sizes[self.unit_mode])
 
     def mechanism(self, share: float) -> Gaussian | Laplace:
         return Laplace(self.noise / share) if self.pure else Gaussian(self.noise / sqrt(share))
@@ -216,7 +216,7 @@ def constant_from(known: Known, noisy: Noisy) -> float:
 
 def _constant_share(known: Known) -> float:
     """What keeps the constant's noise small beside the values' spread."""
-    sizes, entries = known.shape.public_sizes, known.shape.entries
+    sizes, entries = known.shape.sizes, known.shape.entries
     units: float = entries or _USUAL_ENTRIES * max(sizes)
     if known.unit_mode is not None:
         units = sizes[known.unit_mode]
@@ -563,7 +563,7 @@ def _mode_shares(known: Known) -> tuple[dict[int, float], tuple[int, float] | No
     that hides it, unless the budget is large: its share is cut by what could be kept of it.
     """
     own = known.unit_mode
-    wanted = [n ** (2 / 3 if known.pure else 1.0) for n in known.shape.public_sizes]
+    wanted = [n ** (2 / 3 if known.pure else 1.0) for n in known.shape.sizes]
     whole = sum(wanted[m] for m in known.shared)
     if own is None or own == known.shape.local:
         return {m: wanted[m] / whole for m in known.shared}, None
@@ -658,7 +658,7 @@ def _average_count(known: Known, mode: int) -> tuple[float, float]:
     size, entries = known.shape.sizes[mode], known.shape.entries
     if known.unit_mode is None:
         return (entries / size, entries / size) if entries else (1.0, inf)
-    units = known.shape.public_sizes[known.unit_mode]
+    units = known.shape.sizes[known.unit_mode]
     if known.pure:
         return 0.5 * units / size, units / size
     return 0.5 * units / size, sqrt(units * entries) / size if entries else inf
@@ -690,4 +690,4 @@ def _entry_weight(known: Known, counts: Array) -> float:
     if known.unit_mode is None:
         return 1.0
     total, entries = float(counts.sum()), known.shape.entries
-    return min(1.0, total / entries if entries else known.shape.public_sizes[known.unit_mode] / total)
+    return min(1.0, total / entries if entries else known.shape.sizes[known.unit_mode] / total)

@@ -131,13 +131,13 @@ def thinness(shape: PublicShape, noise: float) -> float:
     For one query that spends the whole budget it is about 0.003 for a million ratings at epsilon 10,
     0.03 at 1, 0.2 at 0.1. Units of many entries are clipped harder: as if there were more noise.
     """
-    rows = sum(shape.public_sizes) / len(shape.modes)
+    rows = sum(shape.sizes) / len(shape.modes)
     return noise * rows / _entries(shape) * (3 if isinstance(shape.unit, Unit) else 1)
 
 
 def _entries(shape: PublicShape) -> float:
     """How many entries there are, or a guess where that is not public."""
-    return shape.entries or 100 * sum(shape.public_sizes) / len(shape.modes)
+    return shape.entries or 100 * sum(shape.sizes) / len(shape.modes)
 
 
 def derive(shape: PublicShape, noise: float) -> Settings:
@@ -154,7 +154,7 @@ def derive(shape: PublicShape, noise: float) -> Settings:
     whole_units = isinstance(shape.unit, Unit)
     thin = thinness(shape, noise)
     calm = 1 / (1 + thin / 0.02)
-    units = shape.public_sizes[unit_mode(shape)] if whole_units else entries
+    units = shape.sizes[unit_mode(shape)] if whole_units else entries
     return Settings(
         passes=60,
         rate=1.0,
@@ -508,7 +508,7 @@ def read_levels(shape: PublicShape, levels: Levels) -> Start:
             biases[here] = share * centred
     if own is not None:  # what is known of the units' own levels is public: an average one
         entries = every[starts[others[0]] : starts[others[0] + 1]].sum()
-        every[starts[own] : starts[own + 1]] = max(1.0, entries / shape.public_sizes[own])
+        every[starts[own] : starts[own + 1]] = max(1.0, entries / shape.sizes[own])
         spreads[own] = 0.2 * variance
     residual = max(variance - spreads.sum() * shape.fit_biases, 0.4 * variance)
     return Start(

@@ -137,6 +137,8 @@ class InputPerturbation:
             raise SettingError(f"noise_law is one of {', '.join(laws)}, got {self.noise_law!r}")
         unit, bounds = _public(shape)
         check_range(*bounds)
+        if shape.local is not None:
+            raise SettingError("this releases every factor: no mode can stay with its owners")
         self._check_options(unit, bounds)
         if self.noise_law == "response" and not isinstance(unit, Value):
             raise SettingError(

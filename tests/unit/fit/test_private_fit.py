@@ -132,7 +132,30 @@ def test_released_labels_have_to_be_public(unit):
             fitted(unit=unit, public=sf.Public(labels=items))
         model = fitted(unit=unit, public=sf.Public(labels=items, units=5))
         assert model.local_ == 0
-        assert "about 5" in str(model.guarantee_)
+        assert model.modes_[0].size == 5
+        assert "at most 5" in str(model.guarantee_)
+        with pytest.raises(sf.SettingError, match="larger"):
+            fitted(unit=unit, public=sf.Public(labels=items, units=3))
+    with pytest.raises(sf.SettingError, match="labels of all"):
+        fitted(unit="entry", local="user", public=sf.Public(labels={"item": ["x", "y", "z"]}, units=9))
+
+
+@pytest.mark.parametrize("method", ["bias", "gradient"])
+@pytest.mark.parametrize("kind", [sf.CP, sf.Tucker])
+def test_how_many_owners_there_are_does_not_show(method, kind, tmp_path):
+    """The same entries, with one and with four more owners who have none: the same release."""
+    releases = []
+    for more in (1, 4):
+        users = np.array([f"u{number}" for number in range(4 + more)], object)
+        modes = (sf.Mode("user", 4 + more, users), ratings().modes[1])
+        tensor = sf.SparseTensor(ratings().coordinates, ratings().values, modes, (1, 5))
+        public = sf.Public(labels={"item": ["x", "y", "z"]}, units=10)
+        settings = privacy(unit="user", method=method, public=public)
+        folder = kind(2, privacy=settings).fit(tensor).release(tmp_path / str(more), force=True)
+        releases.append(
+            [(folder / name).read_bytes() for name in ("model.safetensors", "guarantee.json")]
+        )
+    assert releases[0] == releases[1]
 
 
 def test_labels_are_matched_letter_by_letter():
@@ -315,6 +338,18 @@ def test_bad_settings_are_errors_before_any_draw(wrong, match, tmp_path):
 def test_a_limit_needs_a_ledger():
     with pytest.raises(sf.SettingError, match="ledger"):
         privacy(limit=sf.Budget(1))
+
+
+def test_a_private_fit_computes_in_double_precision():
+    single = ratings().astype(np.float32)
+    assert sf.CP(1, privacy=privacy()).fit(single).model_.dtype == np.float64
+    with pytest.raises(sf.SettingError, match="float64"):
+        sf.CP(1, dtype="float32", privacy=privacy()).fit(single)
+
+
+def test_input_perturbation_leaves_no_rows_with_owners():
+    with pytest.raises(sf.SettingError, match="no mode can stay"):
+        fitted(local="user", method="input")
 
 
 def test_a_private_fit_has_one_start_and_no_open_solver():
