@@ -14,8 +14,6 @@ from statistics import mean, stdev
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 import sfumato as sf
 from benchmarks.accuracy import TEST_SEEDS, _one_blas_thread, _root_mean_square
 from benchmarks.report import Figure, say
@@ -152,7 +150,7 @@ def _movielens(quick: bool) -> list[Figure]:
 
 
 def _million() -> list[Pair]:
-    ratings = sf.datasets.movielens("1m").astype(np.float32)
+    ratings = sf.datasets.movielens("1m")
     return [ratings.split(0.2, seed=seed) for seed in range(3)]
 
 
