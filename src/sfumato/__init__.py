@@ -1,4 +1,4 @@
-"""Complete and factorise sparse multi-way data.
+"""Complete and factorise sparse multi-way data, with differential privacy that says what it protects.
 
 import sfumato as sf
 
@@ -7,6 +7,11 @@ train, test = ratings.split(0.2, seed=0)
 model = sf.CP(rank=8).fit(train)
 model.rmse(test)
 model.predict(user="u17", item="m3")
+
+privacy = sf.Privacy(epsilon=1, delta=1e-6, unit="user", public=sf.Public(labels=True))
+private = sf.CP(rank=8, privacy=privacy).fit(train)
+print(private.guarantee_)
+private.release("release/")
 """
 
 from __future__ import annotations
@@ -34,7 +39,21 @@ if TYPE_CHECKING:
     from sfumato.privacy.ledger import BudgetError, Ledger
     from sfumato.privacy.settings import Privacy
     from sfumato.privacy.unit import Entry, Public, Unit, UnitValues, Value
-    from sfumato.solvers import ALS, SGD, MinibatchSGD, SequentialSGD
+    from sfumato.solvers import (
+        ALS,
+        SGD,
+        InputPerturbation,
+        MinibatchSGD,
+        PaperGradient,
+        PaperInput,
+        PaperOutput,
+        PrivateBiases,
+        PrivateConstant,
+        PrivateOutput,
+        PrivatePasses,
+        PrivateSGD,
+        SequentialSGD,
+    )
 
 __version__ = "0.1.0"
 
@@ -50,12 +69,21 @@ __all__ = [
     "DataError",
     "Entry",
     "Guarantee",
+    "InputPerturbation",
     "Ledger",
     "MinibatchSGD",
     "Mode",
     "ModelFileError",
     "NotFittedError",
+    "PaperGradient",
+    "PaperInput",
+    "PaperOutput",
     "Privacy",
+    "PrivateBiases",
+    "PrivateConstant",
+    "PrivateOutput",
+    "PrivatePasses",
+    "PrivateSGD",
     "Public",
     "ReleaseError",
     "SequentialSGD",
@@ -103,7 +131,21 @@ _HOMES = {
     "sfumato.privacy.ledger": ("BudgetError", "Ledger"),
     "sfumato.privacy.settings": ("Privacy",),
     "sfumato.privacy.unit": ("Entry", "Public", "Unit", "UnitValues", "Value"),
-    "sfumato.solvers": ("ALS", "SGD", "MinibatchSGD", "SequentialSGD"),
+    "sfumato.solvers": (
+        "ALS",
+        "SGD",
+        "InputPerturbation",
+        "MinibatchSGD",
+        "PaperGradient",
+        "PaperInput",
+        "PaperOutput",
+        "PrivateBiases",
+        "PrivateConstant",
+        "PrivateOutput",
+        "PrivatePasses",
+        "PrivateSGD",
+        "SequentialSGD",
+    ),
 }
 
 # A type checker reads the imports above; it must not learn that any name can be asked for.
