@@ -77,7 +77,7 @@ def _paper_w(quick: bool) -> list[Figure]:
     seeds = TEST_SEEDS[:4] if quick else TEST_SEEDS
     choice = CHOICE_SEEDS[:2] if quick else CHOICE_SEEDS
     figures = []
-    with ProcessPoolExecutor(2, get_context("spawn"), _one_blas_thread) as pool:
+    with ProcessPoolExecutor(2, get_context("spawn"), one_blas_thread) as pool:
         for method in _methods():
             begin = perf_counter()
             solver = _choose_solver(method, choice, pool)
@@ -92,7 +92,7 @@ def _paper_w(quick: bool) -> list[Figure]:
     return figures
 
 
-def _one_blas_thread() -> None:
+def one_blas_thread() -> None:
     """Two processes share two cores: BLAS is to start no threads of its own."""
     from threadpoolctl import threadpool_limits
 
@@ -120,10 +120,10 @@ def _test_ratio(job: tuple[Method, Any, int]) -> float:
     data = sf.synthetic.wei(method.kind, seed=seed)
     truth = data.truth_at(data.test)
     predicted = method.estimator(solver).fit(data.train).predict(data.test)
-    return _root_mean_square(predicted - truth) / _root_mean_square(truth)
+    return root_mean_square(predicted - truth) / root_mean_square(truth)
 
 
-def _root_mean_square(x: NDArray[Any]) -> float:
+def root_mean_square(x: NDArray[Any]) -> float:
     return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
 
 

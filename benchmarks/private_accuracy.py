@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 import sfumato as sf
-from benchmarks.accuracy import TEST_SEEDS, _one_blas_thread, _root_mean_square
+from benchmarks.accuracy import TEST_SEEDS, one_blas_thread, root_mean_square
 from benchmarks.report import Figure, say
 
 Pair = tuple[sf.SparseTensor, sf.SparseTensor]
@@ -57,7 +57,7 @@ EPSILONS = (10.0, 5.0, 2.0, 1.0, 0.5, 0.1)
 
 def _paper_w(quick: bool) -> list[Figure]:
     figures = []
-    with ProcessPoolExecutor(2, get_context("spawn"), _one_blas_thread) as pool:
+    with ProcessPoolExecutor(2, get_context("spawn"), one_blas_thread) as pool:
         for method in METHODS:
             begin = perf_counter()
             seeds = TEST_SEEDS[: 2 if quick else 5 if method.kind == "tucker" else 20]
@@ -88,7 +88,7 @@ def _ratio(job: tuple[Method, float, int]) -> float:
     kind: Any = sf.CP if method.kind == "cp" else sf.Tucker
     estimator = kind(3, mean=False, biases=False, threads=1, privacy=privacy)
     predicted = estimator.fit(data.train.with_values(data.train.values, (-1, 1))).predict(data.test)
-    return _root_mean_square(predicted - truth) / _root_mean_square(truth)
+    return root_mean_square(predicted - truth) / root_mean_square(truth)
 
 
 # -- MovieLens ------------------------------------------------------------------------------------

@@ -65,7 +65,6 @@ def test_every_mechanism_is_listed():
     assert made_here - listed == {
         mechanisms.Noisy,
         mechanisms.Mechanism,
-        mechanisms.Releasing,
         mechanisms.Scaled,
     }
 

@@ -16,11 +16,13 @@ from sfumato.solvers.private_kernels import (
     Moves,
     Scale,
     entry_steps,
-    entry_steps_reference,
     make_memory,
     make_paces,
-    targets_reference,
     unit_steps,
+)
+from sfumato.solvers.private_reference import (
+    entry_steps_reference,
+    targets_reference,
     unit_steps_reference,
 )
 

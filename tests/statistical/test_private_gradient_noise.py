@@ -26,11 +26,11 @@ from sfumato.solvers.private_kernels import (
     Moves,
     Scale,
     entry_steps,
-    entry_steps_reference,
     make_memory,
     make_paces,
     unit_steps,
 )
+from sfumato.solvers.private_reference import entry_steps_reference
 
 ALARM = 1e-6
 SCALE = Scale(-10.0, 10.0, 0.0, 1.0)

@@ -51,12 +51,6 @@ class Mechanism(Protocol):
     def event(self) -> Event: ...
 
 
-class Releasing(Mechanism, Protocol):
-    """A mechanism that releases numbers by itself, not from inside a compiled kernel."""
-
-    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy: ...
-
-
 @dataclass(frozen=True)
 class Scaled:
     """A mechanism whose noise is a multiple of the sensitivity."""
