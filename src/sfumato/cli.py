@@ -543,7 +543,10 @@ def _print_completed(
 @app.command(
     cls=_Command,
     short_help="Add predictions to a table.",
-    epilog=_example("sfumato predict model cells.csv --out predicted.csv --unseen bias"),
+    epilog=_example(
+        "sfumato predict model cells.csv --out predicted.csv --unseen bias",
+        "sfumato predict model cells.csv --own my-ratings.csv --own-mode user",
+    ),
 )
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a model.")],
@@ -556,9 +559,33 @@ def predict(
     unseen: Annotated[
         Unseen, typer.Option(help="Labels that were not in training: refuse, or use known biases.")
     ] = Unseen.error,
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Entries of somebody who may be new: a table of labels and values. Rows are solved "
+            "from them for this prediction; nothing is kept.",
+        ),
+    ] = None,
+    own_mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="Whose rows own entries solve; by default the mode whose rows stay with their owners, "
+            "or the first.",
+        ),
+    ] = None,
+    own_value: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column with the own values, where there are others."),
+    ] = None,
     column: Annotated[str, typer.Option(help="Name of the new column.")] = "prediction",
 ) -> None:
-    """Add a column of predictions to a table that has a column of labels for each mode."""
+    """Add a column of predictions to a table that has a column of labels for each mode.
+
+    With --own, the labels of own entries are predicted by rows that are solved from these entries and
+    the model. That needs no more than a release, happens where the command runs, and costs no budget.
+    """
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
@@ -572,7 +599,9 @@ def predict(
     if column in table.column_names:
         raise SettingError(f"{file} has a column {column!r} already: choose another with --column")
     labels = labels_of(table, estimator.modes_)
-    predicted = estimator.predict(labels, unseen=unseen.value)
+    predicted = estimator.predict(
+        labels, unseen=unseen.value, own=own, own_mode=own_mode, own_value=own_value
+    )
     table = table.append_column(column, pa.array(predicted))
     if out is None:
         pacsv.write_csv(table, sys.stdout.buffer)

@@ -20,12 +20,13 @@ from numpy.typing import DTypeLike, NDArray
 from sfumato.data import prepare
 from sfumato.data.labels import bin_times
 from sfumato.data.layout import Site
-from sfumato.data.read import labels_of, read_table
+from sfumato.data.read import labels_of, read, read_entries, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
 from sfumato.fit.methods import local_mode, make_plan, open_ledger
-from sfumato.fit.plan import Plan, Progress, carry_out
+from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
+from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivatePlan, carry_out_private
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.parallel import available_threads
@@ -35,6 +36,8 @@ from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import parse_unit
 from sfumato.solvers import SOLVERS, Backfitting
 from sfumato.solvers.base import Info, PublicShape, Solver
+from sfumato.solvers.own_rows import OwnPrior
+from sfumato.solvers.private_biases import assumed_scatter
 from sfumato.store import StoredModel, load_model, save_model, save_private, save_release
 
 Array = NDArray[Any]
@@ -186,8 +189,10 @@ class TensorEstimator(ABC):
         site = Site(_cast(merged, plan.shape.dtype), plan.shape.threads)
         result = carry_out(plan, site, self.progress)
         self._keep(result.model, result.history, site.tensor)
+        self.scatter_: float | None = _scatter(result, site)
         self.guarantee_: Guarantee | None = None
         self.local_: int | None = None
+        self.own_prior_: OwnPrior | None = None
 
     def _fit_privately(self, tensor: SparseTensor, privacy: Privacy) -> None:
         unit = parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
@@ -203,8 +208,10 @@ class TensorEstimator(ABC):
         ledger = open_ledger(privacy, unit, plan)
         result = carry_out_private(plan, site, ledger, entropy, self.progress)
         self._keep(result.model, result.history, site.tensor)
+        self.scatter_ = None  # that of the training data is not private
         self.guarantee_ = plan.guarantee(ledger, seeded=not entropy.exact)
         self.local_ = plan.shape.local
+        self.own_prior_ = result.own_prior
 
     def _keep(self, model: Multilinear, history: tuple[Info, ...], tensor: SparseTensor) -> None:
         self.model_ = model
@@ -220,59 +227,137 @@ class TensorEstimator(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
         return self.model_
 
-    def predict(self, X: Any = None, *, unseen: str | None = None, **labels: Any) -> Any:
+    def predict(
+        self,
+        X: Any = None,
+        *,
+        own: Any = None,
+        own_mode: str | None = None,
+        own_value: str | None = None,
+        unseen: str | None = None,
+        **labels: Any,
+    ) -> Any:
         """Predicted values, within the data's bounds where it has some.
 
         ``X`` is a tensor, a table with a column of labels per mode, or nothing where the labels are
         given by mode name: ``predict(user="u17", item="m3")``; one label each gives one number.
         A label that was not in training is an error, or with ``unseen="bias"`` that row falls back
         to mean and biases of what is known.
+
+        ``own`` holds entries of somebody who need not have been in training: a tensor, or a table or
+        file with a column of labels per mode and one of values (``own_value`` names it where there are
+        more). Rows of their mode are solved from these entries and the model, used in this prediction
+        and forgotten. That mode is the one whose rows stay with their owners; where there is none,
+        ``own_mode``, by default the first. Values are clipped to the bounds. Of a private fit every
+        own entry counts; else several at one cell are merged as in ``fit``. Own entries with a label
+        that the model does not know are an error, or with ``unseen="bias"`` left out.
         """
-        model = self._fitted()
+        self._fitted()
         if (X is None) == (not labels):
             raise SettingError("give either a tensor or table, or labels by mode name")
         single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
-        coordinates = self._locate(X if X is not None else _as_columns(labels), unseen)
-        known = (coordinates >= 0).all(axis=0)
-        if known.all():
-            values = model.predict(coordinates, threads=self.threads or available_threads())
+        cells = X if X is not None else _as_columns(labels)
+        fallback = self._fallback(unseen)
+        if own is not None:
+            mode = self._own_mode(own_mode)
+            rows = self._own_rows(mode, self._own_entries(own, own_value), fallback)
+            values = self._values_with_own(rows, self._labels(cells), fallback)
+        elif own_mode is not None or own_value is not None:
+            raise SettingError("own_mode and own_value say how own entries are read: give own as well")
         else:
-            values = np.empty(coordinates.shape[1], model.dtype)
-            values[known] = model.predict(coordinates[:, known])
-            values[~known] = self._bias_prediction(coordinates[:, ~known])
+            values = self._values(self.model_, self._locate(cells, fallback))
         if self.bounds_ is not None:
             values = np.clip(values, *self.bounds_)
         return float(values[0]) if single else values
 
-    def _locate(self, X: Any, unseen: str | None) -> NDArray[np.int32]:
+    def _fallback(self, unseen: str | None) -> str:
         fallback = self.unseen if unseen is None else unseen
         if fallback not in _UNSEEN:
             raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {fallback!r}")
+        return fallback
+
+    def _values(self, model: Multilinear, coordinates: NDArray[np.int32]) -> Array:
+        """Values of cells; mean and known biases where a level is unknown."""
+        known = (coordinates >= 0).all(axis=0)
+        if known.all():
+            return model.predict(coordinates, threads=self.threads or available_threads())
+        values = np.empty(coordinates.shape[1], model.dtype)
+        values[known] = model.predict(coordinates[:, known])
+        values[~known] = _bias_prediction(model, coordinates[:, ~known])
+        return values
+
+    def _locate(self, X: Any, fallback: str) -> NDArray[np.int32]:
+        if isinstance(X, SparseTensor) and X.modes == self.modes_:
+            return X.coordinates
+        return _located(self.modes_, self._labels(X), fallback)
+
+    def _labels(self, X: Any) -> Mapping[str, Any]:
+        """Labels by mode name."""
         if isinstance(X, SparseTensor):
-            if X.modes == self.modes_:
-                return X.coordinates
-            X = {
-                mode.name: levels if mode.labels is None else mode.labels[levels]
+            return {
+                mode.name: mode.labels_at(levels)
                 for mode, levels in zip(X.modes, X.coordinates, strict=True)
             }
-        elif isinstance(X, Mapping):
-            X = _binned(X, self.modes_)
-        else:
-            X = labels_of(_as_table(X, self.modes_), self.modes_)
-        if fallback == "error":
-            # Of rows that stay with their owners a release knows nobody: that is no error.
-            kept = {mode.name for mode in self.modes_ if not mode.size}
-            known = [mode for mode in self.modes_ if mode.size]
-            locate(known, {name: labels for name, labels in X.items() if name not in kept})
-        return find_levels(self.modes_, X)
+        if isinstance(X, Mapping):
+            return _binned(X, self.modes_)
+        return labels_of(_as_table(X, self.modes_), self.modes_)
 
-    def _bias_prediction(self, coordinates: NDArray[np.int32]) -> Array:
-        biases = [
-            np.where(levels >= 0, bias[levels], 0) if bias.size else np.zeros(levels.shape)
-            for bias, levels in zip(self.model_.mode_biases, coordinates, strict=True)
-        ]
-        total: Array = self.model_.mean + np.sum(biases, axis=0)
-        return total
+    # -- own rows ---------------------------------------------------------------------------------
+
+    def _own_mode(self, name: str | None) -> int:
+        if self.local_ is None:
+            return 0 if name is None else find_mode(self.modes_, name)
+        local = self.modes_[self.local_].name
+        if name not in (None, local):
+            raise SettingError(
+                f"rows of {local} stay with their owners: own entries solve these, not those of {name}"
+            )
+        return self.local_
+
+    def _own_entries(self, own: Any, value: str | None) -> SparseTensor:
+        tensor = read_entries(own, self.modes_, value)
+        prepare.check_values(tensor.with_values(tensor.values))  # without bounds, which clip
+        if self.bounds_ is not None:
+            tensor = prepare.clip(tensor, self.bounds_)
+        if self.guarantee_ is not None:
+            return tensor
+        return prepare.merge_duplicates(tensor, self.duplicates)
+
+    def _own_rows(self, mode: int, own: SparseTensor, fallback: str) -> OwnRows:
+        return solve_for_owners(
+            self.model_,
+            self.modes_,
+            self._prior_of(mode),
+            own,
+            skip_unknown=fallback == "bias",
+            threads=self.threads or available_threads(),
+        )
+
+    def _prior_of(self, mode: int) -> OwnPrior:
+        """That of the fit where it has one, else one made from the mode's rows."""
+        if mode == self.local_:
+            if self.own_prior_ is None:
+                raise SettingError(
+                    f"this release does not say how rows of {self.modes_[mode].name} are solved: it "
+                    "holds a constant, or an earlier version wrote it. Fit again, with another method "
+                    "than 'constant'"
+                )
+            return self.own_prior_
+        scatter = self.scatter_
+        if self.guarantee_ is not None and self.bounds_ is not None:
+            scatter = assumed_scatter(self.bounds_)
+        if scatter is None:
+            raise SettingError("an earlier version saved this model: fit again to use own entries")
+        return derived_prior(self.model_, mode, scatter)
+
+    def _values_with_own(self, rows: OwnRows, labels: Mapping[str, Any], fallback: str) -> Array:
+        """Values of cells: by the owners' rows where the label is an owner's, else as ever."""
+        mine = find_levels(rows.modes, labels)[rows.mode] >= 0
+        values = np.empty(mine.shape[0], self.model_.dtype)
+        for part, model, modes in ((mine, rows.model, rows.modes), (~mine, self.model_, self.modes_)):
+            there = {name: np.asarray(column)[part] for name, column in labels.items()}
+            values[part] = self._values(model, _located(modes, there, fallback))
+        return values
 
     def rmse(self, X: Any, y: Any = None) -> float:
         """Root mean squared error at a tensor's entries (or a table's rows with values ``y``)."""
@@ -317,6 +402,7 @@ class TensorEstimator(ABC):
             "entries": self.n_entries_,
             "fit_seconds": self.fit_seconds_,
             "history": [asdict(info) for info in self.history_],
+            "scatter": self.scatter_,
         }
         return save_model(self._stored(model, notes), folder)
 
@@ -362,6 +448,7 @@ class TensorEstimator(ABC):
             notes,
             self.guarantee_,
             self.local_,
+            self.own_prior_,
         )
 
 
@@ -537,6 +624,8 @@ def load(folder: str | PathLike[str]) -> TensorEstimator:
         estimator.modes_ = stored.modes
         estimator.bounds_ = stored.bounds
         estimator.guarantee_, estimator.local_ = stored.guarantee, stored.local
+        estimator.own_prior_ = stored.own_prior
+        estimator.scatter_ = notes.get("scatter")
         estimator.n_entries_ = notes["entries"]
         estimator.fit_seconds_ = notes["fit_seconds"]
         estimator.history_ = tuple(Info(**info) for info in notes["history"])
@@ -552,6 +641,31 @@ def cross_validate(
     from sklearn.base import clone
 
     return [clone(estimator).fit(train).rmse(test) for train, test in tensor.folds(folds, seed=seed)]
+
+
+def _scatter(fit: Fit, site: Site) -> float:
+    """Variance of what a fit leaves of the values: as learnt or reported, or else measured."""
+    last = fit.history[-1] if fit.history else Info(0)
+    return (last.noise or last.train_rmse or training_rmse(fit.model, site)) ** 2
+
+
+def _bias_prediction(model: Multilinear, coordinates: NDArray[np.int32]) -> Array:
+    biases = [
+        np.where(levels >= 0, bias[levels], 0) if bias.size else np.zeros(levels.shape)
+        for bias, levels in zip(model.mode_biases, coordinates, strict=True)
+    ]
+    total: Array = model.mean + np.sum(biases, axis=0)
+    return total
+
+
+def _located(modes: Sequence[Mode], labels: Mapping[str, Any], fallback: str) -> NDArray[np.int32]:
+    """Coordinates of labelled cells, -1 where a label is unknown and that is no error."""
+    if fallback == "error":
+        # Of rows that stay with their owners a release knows nobody: that is no error.
+        kept = {mode.name for mode in modes if not mode.size}
+        known = [mode for mode in modes if mode.size]
+        locate(known, {name: column for name, column in labels.items() if name not in kept})
+    return find_levels(modes, labels)
 
 
 def _cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:
@@ -612,8 +726,6 @@ def _tensor_from_table(X: Any, y: Any) -> SparseTensor:
     """A tensor whose modes are the columns of X."""
     if y is None:
         raise DataError("fit takes a SparseTensor (see sfumato.read), or a table of labels and values")
-    from sfumato.data.read import read
-
     if isinstance(X, np.ndarray):
         import pyarrow as pa
 

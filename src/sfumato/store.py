@@ -4,8 +4,9 @@ A model folder holds ``model.safetensors`` (rows, biases, core) and ``model.json
 modes with their labels, versions, and the checksum of the first file).
 
 A private fit is kept in two folders. ``release`` is such a model folder, without the rows and labels
-of a mode whose rows stay with their owners, and with the guarantee in words and as JSON; it is safe
-to hand out. ``owner`` holds those rows and labels, and is not.
+of a mode whose rows stay with their owners, but with what owners need to solve them, and with the
+guarantee in words and as JSON; it is safe to hand out. ``owner`` holds those rows and labels, and is
+not.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError, SfumatoError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.privacy.guarantee import Guarantee
+from sfumato.solvers.own_rows import OwnPrior
 
 FORMAT = 1
 _JSON, _TENSORS = "model.json", "model.safetensors"
@@ -51,6 +53,7 @@ class StoredModel:
     notes: dict[str, Any] = field(default_factory=dict)
     guarantee: Guarantee | None = None
     local: int | None = None  # mode whose rows are not part of a release
+    own_prior: OwnPrior | None = None  # how these rows are solved
 
 
 def save_model(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
@@ -98,6 +101,9 @@ def _write_model(stored: StoredModel, folder: Path) -> None:
         "settings": stored.settings,
         "notes": stored.notes,
     }
+    if stored.own_prior is not None:
+        description["own_prior"] = stored.own_prior.to_json()
+        tensors |= stored.own_prior.tensors()
     _write(folder, description, tensors)
 
 
@@ -169,12 +175,16 @@ def _read_model(path: Path) -> StoredModel:
         local = description.get("local")
         ranks = description.get("ranks") or [data[f"factor_{m}"].shape[1] for m in range(len(modes))]
         if local is not None:
-            dtype = next(iter(data.values())).dtype
+            dtype = data[f"factor_{1 if local == 0 else 0}"].dtype
             data[f"factor_{local}"] = np.empty((0, ranks[local]), dtype)
             data[f"bias_{local}"] = np.empty(0, dtype)
         model = _assemble(description, data, len(modes))
         if model.shape != tuple(mode.size for mode in modes):
             raise ModelFileError(f"{path} is damaged: its factors do not fit its labels")
+        prior = None
+        if "own_prior" in description:  # an older release has none
+            prior = OwnPrior.from_parts(description["own_prior"], data, model.order)
+            prior.check(model.shape, model.ranks)
         return StoredModel(
             description["kind"],
             model,
@@ -184,6 +194,7 @@ def _read_model(path: Path) -> StoredModel:
             description["notes"],
             _read_guarantee(path),
             local,
+            prior,
         )
 
 
@@ -202,19 +213,13 @@ def _with_own_rows(stored: StoredModel, path: Path) -> StoredModel:
     description = _read_json(path)
     data = _read_tensors(path, description)
     with _damage(path):
-        model, local, mode = stored.model, stored.local, _mode_from_json(description["mode"])
-        factors, biases = list(model.factors), list(model.mode_biases)
-        factors[local], biases[local] = data["factor"], data["bias"]
-        settings: dict[str, Any] = {"mean": model.mean, "biases": biases}
-        whole: Multilinear
-        if isinstance(model, TuckerModel):
-            whole = TuckerModel.from_factors(factors, model.core, **settings)
-        else:
-            whole = CPModel.from_factors(factors, **settings)
-        modes = tuple(mode if m == local else other for m, other in enumerate(stored.modes))
-        if whole.shape[local] != mode.size:
+        local, mode = stored.local, _mode_from_json(description["mode"])
+        rows, biases = data["factor"], data["bias"]
+        if rows.shape != (mode.size, stored.model.ranks[local]) or biases.shape != (mode.size,):
             raise ModelFileError(f"{path} is damaged: its rows do not fit its labels")
-        return replace(stored, model=whole, modes=modes)
+        model = stored.model.with_rows(local, rows, biases)
+        modes = tuple(mode if m == local else other for m, other in enumerate(stored.modes))
+        return replace(stored, model=model, modes=modes)
 
 
 def _read_guarantee(path: Path) -> Guarantee | None:

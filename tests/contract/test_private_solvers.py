@@ -202,6 +202,21 @@ def test_local_rows_are_not_in_the_release(case, tmp_path):
 
 
 @every
+def test_what_owners_need_is_released_and_says_nothing_of_them(case, tmp_path):
+    """A prior fits any number of owners, and with the release it gives the rows of the fit."""
+    model, data = fitted(case), ratings()
+    prior = model.own_prior_
+    assert (prior is None) == (case.local is None)
+    if prior is None:
+        return
+    assert prior.mode == model.local_ == 0
+    prior.check((0, 9, 5), model.model_.ranks)
+    assert not any(part and part[0] is not None for part in (prior.doubts, prior.row_noise))
+    released = sf.load(model.release(tmp_path / "r", force=True))
+    np.testing.assert_allclose(released.predict(data, own=data), model.predict(data), rtol=1e-9)
+
+
+@every
 def test_a_crowd_of_one_or_none_is_fitted(case):
     """Few or no entries are data: they must not show as an error."""
     few = 0 if not case.unit.startswith("value") else 1

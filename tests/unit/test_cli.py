@@ -335,6 +335,59 @@ def test_tables_that_cannot_be_predicted(model, tmp_path, header, message):
     assert [path.name for path in tmp_path.iterdir()] == ["cells.csv"]
 
 
+def own_file(path, header="user,item,day,rating", value="5"):
+    rest = "" if value is None else f",{value}"
+    lines = [f"nobody,i{item:03},1998-04-01{rest}" for item in range(1, 6)]
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def test_somebody_new_brings_own_ratings(model, tmp_path):
+    own, cells = own_file(tmp_path / "own.csv"), tmp_path / "cells.csv"
+    cells.write_text("user,item,day\nnobody,i007,1998-04-01\nu001,i007,1998-04-01\n")
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    found = run("predict", model, cells, "--own", own)
+    assert found.exit_code == 0, found.stderr
+    stranger, known = (float(line.rpartition(",")[2]) for line in found.stdout.splitlines()[1:])
+    labels = {"item": ["i007"], "day": ["1998-04-01"]}
+    again = sf.load(model)
+    assert stranger == pytest.approx(again.predict(user=["nobody"], own=own, **labels)[0])
+    assert stranger > again.predict(user=["nobody"], unseen="bias", **labels)[0]
+    assert known == pytest.approx(again.predict(user=["u001"], **labels)[0])
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+    items = tmp_path / "items.csv"
+    items.write_text("user,item,day,rating\nu001,new,1998-04-01,5\nu002,new,1998-04-02,4\n")
+    assert run("predict", model, items, "--own", items, "--own-mode", "item").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "flags", "message"),
+    [
+        ({"header": "user,item,date,rating"}, [], "no column 'day'"),
+        ({"header": "user,item,day", "value": None}, [], "a column of values"),
+        ({"value": "good"}, [], "'good'"),
+        ({"value": ""}, [], "not finite"),
+        ({"header": "user,item,day,rating,note", "value": "5,x"}, [], "--own-value"),
+        ({"header": "user,item,day,rating,note", "value": "5,x"}, ["--own-value", "stars"], "stars"),
+        ({}, ["--own-mode", "planet"], "planet"),
+        ({}, ["--own-mode", "item"], "'nobody'"),
+    ],
+)
+def test_own_ratings_that_cannot_be_used(model, tmp_path, own, flags, message):
+    path, cells = own_file(tmp_path / "own.csv", **own), tmp_path / "cells.csv"
+    cells.write_text("user,item,day\nnobody,i007,1998-04-01\n")
+    result = run("predict", model, cells, "--own", path, *flags, "--out", tmp_path / "out.csv")
+    assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_file_of_own_ratings_that_is_not_there(model, ratings, tmp_path):
+    result = run("predict", model, ratings, "--own", tmp_path / "none.csv")
+    assert (result.exit_code, "none.csv" in result.stderr) == (1, True)
+    result = run("predict", model, ratings, "--own-mode", "user")
+    assert (result.exit_code, "give own" in result.stderr) == (1, True)
+
+
 def test_predicting_without_a_model(ratings, tmp_path):
     result = run("predict", tmp_path / "m", ratings)
     assert (result.exit_code, "there is no model folder" in result.stderr) == (1, True)

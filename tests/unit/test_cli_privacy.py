@@ -76,6 +76,24 @@ def test_a_release_names_no_owner_and_no_count(private):
     assert described["notes"] == {}
 
 
+def test_own_ratings_and_a_release_give_what_the_owners_folder_gives(private, ratings):
+    out, _ = private
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    by_owner, by_own = (
+        run("predict", *words)
+        for words in ((out, ratings), (out / "release", ratings, "--own", ratings))
+    )
+    assert by_own.exit_code == 0, by_own.stderr
+    predicted = [
+        [float(line.rpartition(",")[2]) for line in result.stdout.splitlines()[1:]]
+        for result in (by_owner, by_own)
+    ]
+    assert predicted[0] == pytest.approx(predicted[1])
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    others = run("predict", out, ratings, "--own", ratings, "--own-mode", "item")
+    assert (others.exit_code, "rows of user stay" in others.stderr) == (1, True)
+
+
 def test_explain_prints_the_guarantee(private):
     out, _ = private
     for folder in (out, out / "release"):

@@ -33,7 +33,7 @@ class ByMode:
     def counts(self) -> NDArray[np.int64]:
         return np.diff(self.starts)
 
-    @property
+    @cached_property
     def total_weights(self) -> NDArray[Any]:
         """Sum of the weights at each level; without weights the number of entries."""
         if not self.weights.size:

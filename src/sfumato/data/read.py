@@ -128,6 +128,33 @@ def _read_csv(path: os.PathLike[str], kind: str, as_text: Sequence[str]) -> pa.T
         return pacsv.read_csv(stream, parse_options=tables.csv_format(kind), convert_options=options)
 
 
+def read_entries(source: Any, modes: Sequence[Mode], value: str | None = None) -> SparseTensor:
+    """Own entries with a model's modes, their labels as they come.
+
+    ``source`` is a tensor, or a table or file of one. The values are in the column ``value``, or in the
+    only one that is no mode.
+    """
+    names = [mode.name for mode in modes]
+    if isinstance(source, SparseTensor):
+        if source.mode_names != tuple(names):
+            raise SettingError(
+                f"own entries need the modes {', '.join(names)}, got {', '.join(source.mode_names)}"
+            )
+        return source
+    columns = read_table(source, as_text=names).column_names
+    tables.check_columns(names, columns)
+    rest = [name for name in columns if name not in names]
+    if not rest:
+        raise SettingError(f"own entries need a column of values beside {', '.join(names)}")
+    if value is None and len(rest) > 1:
+        raise SettingError(
+            "own entries have several columns beside the modes: say which holds the values, "
+            f"own_value or --own-value: {', '.join(rest)}"
+        )
+    bins = {mode.name: mode.bin for mode in modes if mode.bin is not None}
+    return read(source, names, value or rest[0], bins=bins)
+
+
 def labels_of(table: pa.Table, modes: Sequence[Mode]) -> dict[str, NDArray[Any]]:
     """Labels of a table's rows for each mode, as :func:`sfumato.data.tensor.find_levels` takes.
 

@@ -49,6 +49,10 @@ class Mode:
         """The label of a level, as a plain int or str."""
         return int(level) if self.labels is None else self.labels.item(level)
 
+    def labels_at(self, levels: NDArray[Any]) -> NDArray[Any]:
+        """The labels of some levels."""
+        return levels if self.labels is None else self.labels[levels]
+
     def find(self, labels: Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
         """Levels of the given labels; -1 where a label is unknown.
 

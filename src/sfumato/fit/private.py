@@ -20,6 +20,7 @@ from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger
 from sfumato.privacy.unit import Unit
 from sfumato.solvers.base import DivergedError, Info, PrivateSolver, PublicShape
+from sfumato.solvers.own_rows import OwnPrior, solve_own
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,15 @@ _REPORTED_DELTA = 1e-6  # at which a zCDP budget is also told as epsilon
 
 
 class PrivateFit(NamedTuple):
-    """The released model, the same with local rows filled in, and what each round reported."""
+    """The released model, the same with local rows filled in, and what each round reported.
+
+    ``own_prior`` says how local rows are solved, and is part of the release.
+    """
 
     released: Multilinear
     model: Multilinear
     history: tuple[Info, ...]
+    own_prior: OwnPrior | None
 
 
 def carry_out_private(
@@ -166,7 +171,9 @@ def carry_out_private(
     model = solver.finish(state)
     if not all(np.isfinite(part).all() for part in (model.rows, model.biases, model.free_core)):
         raise DivergedError("the private fit left the range of floating-point numbers; use float64")
-    return PrivateFit(model, solver.localise(state, model, site), tuple(history))
+    prior = solver.own_prior(state)
+    own = model if prior is None else solve_own(model, prior, site)
+    return PrivateFit(model, own, tuple(history), prior)
 
 
 def _composed(charges: tuple[Charge, ...]) -> Event:

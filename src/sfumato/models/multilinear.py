@@ -100,6 +100,18 @@ class Multilinear(ABC):
     def with_mean(self, mean: float) -> Self:
         return replace(self, mean=float(mean))
 
+    def with_rows(self, mode: int, rows: Array, biases: Array) -> Self:
+        """A model that has other rows and biases in one mode, as many as are given.
+
+        A free core is shared with this model, all else is copied.
+        """
+        factors, mode_biases = list(self.factors), list(self.mode_biases)
+        factors[mode], mode_biases[mode] = rows, biases
+        shape = tuple(factor.shape[0] for factor in factors)
+        empty = aligned_zeros((sum(shape), self.rows.shape[1]), self.dtype)
+        model = replace(self, shape=shape, rows=empty, biases=np.zeros(sum(shape), self.dtype))
+        return _filled(model, factors, mode_biases)
+
     def with_own_core(self) -> Self:
         """A model that shares all but the free core entries with this one."""
         return self

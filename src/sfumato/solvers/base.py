@@ -32,6 +32,7 @@ from sfumato.errors import SettingError, SfumatoError
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.unit import PrivacyUnit
+from sfumato.solvers.own_rows import OwnPrior
 
 Array = NDArray[Any]
 MakeModel = Callable[[Sequence[int], Any], Multilinear]
@@ -156,8 +157,11 @@ class PrivateSolver(Protocol[State]):
     def finish(self, state: State) -> Multilinear:
         """The released model; rows of a local mode are zero."""
 
-    def localise(self, state: State, model: Multilinear, site: Site) -> Multilinear:
-        """The model with each local row solved from the release and its owner's own entries."""
+    def own_prior(self, state: State) -> OwnPrior | None:
+        """How owners solve their own rows; None where no rows stay with them, or none are solved.
+
+        It is written into the release: a function of what was released and of public numbers alone.
+        """
 
 
 class MomentsQuery(NamedTuple):

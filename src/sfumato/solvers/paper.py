@@ -69,8 +69,8 @@ class _Paper:
         plain = replace(shape, fit_mean=False, fit_biases=False)
         return replace(self.descent.init(seed, plain), done=0)
 
-    def localise(self, state: Any, model: Multilinear, site: Site) -> Multilinear:  # noqa: ARG002
-        return model
+    def own_prior(self, state: Any) -> None:
+        """Nothing: every row is released."""
 
 
 # -- Algorithm 1 ----------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ from sfumato.solvers.contributions import (
     unit_means,
     unit_sums,
 )
+from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.shrinkage import Guess, positive_counts, posterior_biases
 
 Array = NDArray[Any]
@@ -159,6 +160,11 @@ class Known:
                 f"rows of {shape.modes[shape.local].name!r} cannot stay with their owners: what is "
                 f"protected is {shape.unit}"
             )
+
+
+def assumed_scatter(bounds: tuple[float, float]) -> float:
+    """Variance of what a model leaves of values within public bounds, where nothing else is known."""
+    return _SCATTER * ((bounds[1] - bounds[0]) / 4) ** 2
 
 
 # -- the constant ---------------------------------------------------------------------------------
@@ -281,8 +287,8 @@ class PrivateConstant:
     def finish(self, state: ConstantState) -> Multilinear:
         return state.model
 
-    def localise(self, state: ConstantState, model: Multilinear, site: Site) -> Multilinear:  # noqa: ARG002
-        return model
+    def own_prior(self, state: ConstantState) -> None:
+        """Nothing: owners are predicted the constant too."""
 
 
 # -- the biases -----------------------------------------------------------------------------------
@@ -488,22 +494,19 @@ class PrivateBiases:
     def finish(self, state: BiasState) -> Multilinear:
         return state.model.copy()
 
-    def localise(self, state: BiasState, model: Multilinear, site: Site) -> Multilinear:
+    def own_prior(self, state: BiasState) -> OwnPrior | None:
         known, local = state.known, state.known.shape.local
         if local is None:
-            return model
-        tensor, own = site.tensor, model.copy()
-        rest = tensor.values - model.mean - model.bias_sum(tensor.coordinates)
-        # Entries whose other biases are uncertain tell less about the owner's.
-        doubt = np.full(rest.shape, known.scatter)
-        for levels, level in zip(tensor.coordinates, state.levels, strict=True):
-            if level.biases is not None:
-                doubt += level.biases.variances[levels]
-        weights, size = known.scatter / doubt, known.shape.sizes[local]
-        levels = tensor.coordinates[local]
-        sums = np.bincount(levels, weights * rest, size)
-        own.mode_biases[local][:] = sums / (np.bincount(levels, weights, size) + known.ridge)
-        return own
+            return None
+        guesses = [level.biases for level in state.levels]
+        return OwnPrior(
+            mode=local,
+            precisions=np.ones(state.model.ranks[local]),  # of rows that stay zero: designs are
+            bias_precision=known.ridge / known.scatter,
+            scatter=known.scatter,
+            # Entries whose other biases are uncertain tell less about the owner's.
+            doubts=tuple(None if guess is None else guess.variances for guess in guesses),
+        )
 
 
 def prefers_laplace(shape: PublicShape, budget: Budget) -> bool:

@@ -35,7 +35,7 @@ from sfumato.privacy.mechanisms import Gaussian, Noisy, PoissonGaussian
 from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues
 from sfumato.simd import aligned_zeros
 from sfumato.solvers.base import Info, PublicShape, check_count, check_positive, start_generator
-from sfumato.solvers.normal import Ridge, Uncertainty, normal_equations, solve_rows
+from sfumato.solvers.own_rows import OwnPrior, RowNoise
 from sfumato.solvers.private_kernels import (
     Memory,
     Moves,
@@ -52,7 +52,6 @@ Array = NDArray[Any]
 _TOTALS = 2.0  # weight of the three totals among the sums of levels
 _CELLS = 4096  # public random cells at which designs are measured
 _LEAST_POWER = 0.01  # variance of a component, in residual variances, that shrinking starts from
-_LOCAL_ROWS = 4096  # local rows solved at a time: bounds the memory of their normal equations
 
 
 class Start(NamedTuple):
@@ -333,32 +332,36 @@ class PrivateSGD:
             model.biases[model.span(local)] = 0
         return model
 
-    def localise(self, state: State, model: Multilinear, site: Site) -> Multilinear:
+    def own_prior(self, state: State) -> OwnPrior | None:
         shape, start, mode = state.shape, _known(state.start), state.shape.local
         if mode is None:
-            return model
-        result, rank = model.copy(), model.ranks[mode]
-        home = shape.prior_means(self.prior_mean)[mode]
-        # Solved at other parameters that carry noise of known variance, which adds to the penalty.
-        moves = _known(state.moves)
-        variances = np.repeat(moves.square, model.shape, axis=0) * _known(state.variance)[:, None]
-        variances[model.span(_unit_carrier(shape))] *= start.spread**2
-        variances[model.span(mode)] = 0
-        certain = np.zeros_like(model.free_core)
-        noise = Uncertainty(variances.astype(model.dtype), certain[:0], certain)
-        power = np.ones(rank)
+            return None
+        home, model = shape.prior_means(self.prior_mean)[mode], state.model
+        power = np.ones(model.ranks[mode])
         if not isinstance(shape.unit, Unit):  # trained with noise: how large rows are is known
-            power = np.mean((state.model.factors[mode][_known(state.cells)[mode]] - home) ** 2, axis=0)
-        bias = 1 / float(start.bias_variance[mode]) if shape.fit_biases else inf
-        ridge = Ridge(1 / np.maximum(power, 1e-6), 0.0, home, bias, 0.0, start.spread**-2)
-        entries, none = site.by_mode(mode), np.zeros((0, 0), model.dtype)
-        for low in range(0, model.shape[mode], _LOCAL_ROWS):
-            high = min(low + _LOCAL_ROWS, model.shape[mode])
-            sums = normal_equations(model, noise, entries, mode, low, high, site.threads)
-            here = slice(model.offsets[mode] + low, model.offsets[mode] + high)
-            own_rows, own_biases = result.rows[here], result.biases[here]
-            solve_rows(sums, ridge, rank, own_rows, own_biases, none, none.ravel(), site.threads)
-        return result
+            power = np.mean((model.factors[mode][_known(state.cells)[mode]] - home) ** 2, axis=0)
+        return OwnPrior(
+            mode=mode,
+            precisions=1 / np.maximum(power, 1e-6),
+            mean=home,
+            bias_precision=1 / float(start.bias_variance[mode]) if shape.fit_biases else inf,
+            scatter=start.spread**2,
+            row_noise=self._row_noise(state, mode),
+        )
+
+    def _row_noise(self, state: State, own: int) -> tuple[RowNoise | None, ...]:
+        """Variances of the noise in the released rows; it adds to the penalty of own rows."""
+        model, square, variance = state.model, _known(state.moves).square, _known(state.variance)
+        spread, carrier = _known(state.start).spread, _unit_carrier(state.shape)
+        return tuple(
+            None
+            if m == own
+            else RowNoise(
+                variance[model.span(m)],
+                square[m, : model.ranks[m]] * (spread**2 if m == carrier else 1.0),
+            )
+            for m in range(model.order)
+        )
 
     # -- levels ---------------------------------------------------------------------------------
 

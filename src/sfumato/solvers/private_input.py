@@ -308,8 +308,8 @@ class InputPerturbation:
             raise SettingError("there is nothing to finish before the data have answered")
         return state.work.best.model
 
-    def localise(self, state: State, model: Multilinear, site: Site) -> Multilinear:  # noqa: ARG002
-        return model  # nothing stays with the owners
+    def own_prior(self, state: State) -> None:
+        """Nothing: every row is released."""
 
 
 def _public(shape: PublicShape) -> tuple[PrivacyUnit, tuple[float, float]]:

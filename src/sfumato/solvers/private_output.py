@@ -532,5 +532,5 @@ class PrivateOutput:
         assert state.model is not None
         return state.model
 
-    def localise(self, state: State, model: Multilinear, site: Site) -> Multilinear:  # noqa: ARG002
-        return model
+    def own_prior(self, state: State) -> None:
+        """Nothing: every row is released."""

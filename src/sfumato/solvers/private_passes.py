@@ -306,8 +306,8 @@ class PrivatePasses:
         model.biases[:] *= scale
         return model
 
-    def localise(self, state: State, model: Multilinear, site: Site) -> Multilinear:  # noqa: ARG002
-        return model
+    def own_prior(self, state: State) -> None:
+        """Nothing: every row is released."""
 
     # -- what touches data --------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from sfumato.privacy.clip import Clipped
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian
 from sfumato.solvers.base import Info
+from sfumato.solvers.own_rows import OwnPrior
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,11 @@ class NoisyMeans:
     def finish(self, state):
         return state[0]
 
-    def localise(self, state, model, site):
-        shape = state[2]
-        if shape.local is None:
-            return model
-        own = model.copy().with_mean(model.mean)
-        own.mode_biases[shape.local][:] = site.tensor.counts(shape.modes[shape.local].name)
-        return own
+    def own_prior(self, state):
+        local = state[2].local
+        if local is None:
+            return None
+        return OwnPrior(mode=local, precisions=np.ones(1), bias_precision=1.0, scatter=1.0)
 
 
 def ratings(values=(1.0, 2, 3, 4, 5, 9, 1, 2)):
@@ -300,10 +299,11 @@ def test_what_is_not_covered_is_not_released(tmp_path):
 
 def test_the_cap_is_enforced_at_the_data():
     tensor = sf.SparseTensor(
-        np.array([[0] * 6 + [1, 2], [0, 1, 2, 0, 1, 2, 0, 1]]), np.full(8, 3.0), ratings().modes, (1, 5)
+        np.array([[0] * 6 + [1, 2], [0, 1, 2, 0, 1, 2, 0, 1]]), np.full(8, 5.0), ratings().modes, (1, 5)
     )
     model = sf.CP(1, privacy=privacy(unit=sf.Unit("user", max_entries=2))).fit(tensor)
-    assert model.model_.mode_biases[0].tolist() == [2, 1, 1, 0]  # what the test's solver keeps
+    # Each entry lies 2 above the middle, and the test's solver keeps n / (n + 1) of their mean.
+    assert model.model_.mode_biases[0] == pytest.approx([4 / 3, 1, 1, 0], abs=0.1)
     assert model.guarantee_.cap == 2
 
 

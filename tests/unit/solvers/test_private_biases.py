@@ -18,6 +18,7 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
 from sfumato.solvers.base import PublicShape
 from sfumato.solvers.biases import Backfitting
+from sfumato.solvers.own_rows import solve_own
 from sfumato.solvers.private_biases import (
     BiasRelease,
     ConstantQuery,
@@ -55,6 +56,11 @@ def planted(sizes=(120, 60), entries=5000, seed=0, scatter=0.6, deviation=0.5):
 
 TENSOR, BIASES = planted()
 SITE = Site(TENSOR, 1)
+
+
+def with_own_rows(solver, state, released, site):
+    prior = solver.own_prior(state)
+    return released if prior is None else solve_own(released, prior, site)
 
 
 def shape_of(tensor, unit, local=None, **settings):
@@ -222,7 +228,7 @@ def test_without_noise_they_are_as_good_as_biases_that_are_not_private(unit, loc
         state, _ = plain.update(state, plain.answer(plain.ask(state), site))
     solver = PrivateBiases(1e-5, pure, sweeps=12)
     last, released, _ = fit(solver, shape, site)
-    model = solver.localise(last, released, site)
+    model = with_own_rows(solver, last, released, site)
     assert rmse(model, TENSOR) < 1.05 * rmse(plain.finish(state), TENSOR)
     seen = TENSOR.counts("item") > 30
     assert np.corrcoef(model.mode_biases[1][seen], BIASES[1][seen])[0, 1] > 0.95
@@ -265,7 +271,7 @@ def test_never_much_worse_than_the_private_constant(sizes, local, unit, pure):
             errors[solver.name] = []
             for seed in range(6):
                 state, released, _ = fit(solver, shape, site, seed)
-                errors[solver.name].append(rmse(solver.localise(state, released, site), test))
+                errors[solver.name].append(rmse(with_own_rows(solver, state, released, site), test))
         assert np.mean(errors["private biases"]) < 1.03 * np.mean(errors["private constant"])
 
 
@@ -275,8 +281,8 @@ def test_the_number_of_entries_need_not_be_public(unit):
     solver = PrivateBiases(0.3)
     state, released, _ = fit(solver, shape, SITE)
     known = replace(shape, entries=TENSOR.n_entries)
-    with_it = solver.localise(*fit(solver, known, SITE)[:2], SITE)
-    assert rmse(solver.localise(state, released, SITE), TENSOR) < 1.05 * rmse(with_it, TENSOR)
+    with_it = with_own_rows(solver, *fit(solver, known, SITE)[:2], SITE)
+    assert rmse(with_own_rows(solver, state, released, SITE), TENSOR) < 1.05 * rmse(with_it, TENSOR)
 
 
 # -- what stays local -------------------------------------------------------------------------
@@ -289,10 +295,14 @@ def test_what_is_released_does_not_depend_on_who_owns_the_entries(unit):
     cells[0] = np.random.default_rng(5).integers(TENSOR.shape[0], size=cells.shape[1])
     others = SparseTensor(cells, TENSOR.values, TENSOR.modes, BOUNDS)
     shape, solver = shape_of(TENSOR, unit, local=0), PrivateBiases(0.5)
-    first, second = (fit(solver, shape, Site(tensor, 1))[1] for tensor in (TENSOR, others))
+    fits = [fit(solver, shape, Site(tensor, 1)) for tensor in (TENSOR, others)]
+    first, second = (released for _, released, _ in fits)
     assert first.mean == second.mean
     np.testing.assert_array_equal(first.biases, second.biases)
-    own = solver.localise(*fit(solver, shape, SITE)[:2], SITE)
+    priors = [solver.own_prior(state) for state, _, _ in fits]
+    assert priors[0].to_json() == priors[1].to_json()
+    np.testing.assert_array_equal(priors[0].doubts[1], priors[1].doubts[1])
+    own = with_own_rows(solver, *fit(solver, shape, SITE)[:2], SITE)
     assert own.mode_biases[0].any()
 
 
@@ -301,17 +311,17 @@ def test_local_rows_are_not_released_and_come_from_the_owner_alone(unit):
     shape, solver = shape_of(TENSOR, unit, local=0), PrivateBiases(0.5)
     state, released, _ = fit(solver, shape, SITE)
     assert not released.mode_biases[0].any()
-    own = solver.localise(state, released, SITE)
+    own = with_own_rows(solver, state, released, SITE)
     np.testing.assert_array_equal(own.mode_biases[1], released.mode_biases[1])
     assert own.mean == released.mean
     one = TENSOR.take(TENSOR.coordinates[0] == 7)
-    alone = solver.localise(state, released, Site(one, 1))
+    alone = with_own_rows(solver, state, released, Site(one, 1))
     assert own.mode_biases[0][7] == pytest.approx(alone.mode_biases[0][7], abs=1e-12)
     doubt = state.release.deviations[1][one.coordinates[1]] ** 2
     weights = 0.75 / (0.75 + doubt)
     rest = one.values - released.predict(one.coordinates)
     assert own.mode_biases[0][7] == pytest.approx(weights @ rest / (weights.sum() + 3.75))
-    assert solver.localise(state, released, SITE) is not released
+    assert with_own_rows(solver, state, released, SITE) is not released
 
 
 def test_a_unit_takes_its_own_mean_off_before_it_answers():

@@ -45,7 +45,8 @@ def fitted(solver, shape, tensor, budget, seed):
             query = solver.ask(state)
             released = reservation.ask(partial(solver.answer, query, site))
             state, _ = solver.update(state, released)
-    return solver.localise(state, solver.finish(state), site)
+    assert solver.own_prior(state) is None
+    return solver.finish(state)
 
 
 def ratio(solver, kind, epsilon, seed, **rest):
