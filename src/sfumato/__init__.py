@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         PrivateSGD,
         SequentialSGD,
     )
+    from sfumato.tuning import PrivateSearch
 
 __version__ = "0.1.0"
 
@@ -84,6 +85,7 @@ __all__ = [
     "PrivateOutput",
     "PrivatePasses",
     "PrivateSGD",
+    "PrivateSearch",
     "Public",
     "ReleaseError",
     "SequentialSGD",
@@ -146,6 +148,7 @@ _HOMES = {
         "PrivateSGD",
         "SequentialSGD",
     ),
+    "sfumato.tuning": ("PrivateSearch",),
 }
 
 # A type checker reads the imports above; it must not learn that any name can be asked for.

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from sfumato.estimators import TensorEstimator
     from sfumato.privacy.settings import Privacy
     from sfumato.report import Result
+    from sfumato.tuning import PrivateSearch
 
 DEFAULT_RANK, DEFAULT_TUCKER_RANK = 8, 4
 INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 
 # -- how the command line is read, and how it ends ------------------------------------------------
 
-_TAKE_SEVERAL = ("--modes", "--ranks", "--bin", "--public-labels")
+_TAKE_SEVERAL = ("--modes", "--ranks", "--bin", "--public-labels", "--tune-rank")
 
 
 def repeat_flags(args: Sequence[str]) -> list[str]:
@@ -236,8 +237,16 @@ class _Order:
     seed: int
     threads: int | None
     privacy: Privacy | None = None
+    tune_rank: list[int] | None = None
 
     def __post_init__(self) -> None:
+        if self.tune_rank and (self.ranks or self.rank is not None):
+            raise typer.BadParameter("give --tune-rank or a rank, not both", param_hint="--tune-rank")
+        if self.tune_rank and self.privacy is None:
+            raise typer.BadParameter(
+                "it pays for the choice from a private fit's budget: give --epsilon",
+                param_hint="--tune-rank",
+            )
         if self.ranks and self.rank is not None:
             raise typer.BadParameter("give --rank or --ranks, not both", param_hint="--ranks")
         if self.ranks and self.model == ModelName.cp:
@@ -273,7 +282,21 @@ class _Order:
         estimator: TensorEstimator = kind(self.ranks_for(shape), **settings)
         return estimator
 
+    def private_estimator(self, shape: Sequence[int], progress: Any) -> TensorEstimator | PrivateSearch:
+        """One estimator, or a search among several ranks."""
+        from sfumato.tuning import PrivateSearch
+
+        if not self.tune_rank:
+            return self.estimator(shape, rounds=None, progress=progress)
+        assert self.privacy is not None
+        orders = [replace(self, rank=rank, tune_rank=None) for rank in self.tune_rank]
+        candidates = [order.estimator(shape, rounds=None, progress=progress) for order in orders]
+        return PrivateSearch(candidates, self.privacy)
+
     def name_for(self, shape: Sequence[int]) -> str:
+        if self.tune_rank:
+            kind = "CP" if self.model == ModelName.cp else "Tucker"
+            return f"{kind}, best rank of {' '.join(map(str, self.tune_rank))}"
         ranks = self.ranks_for(shape)
         text = f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
         how = self.solver.value if self.privacy is None else f"method {self.privacy.method}"
@@ -330,6 +353,7 @@ def complete(
     public_step: private.PublicStep = None,
     ledger: private.LedgerFile = None,
     ledger_limit: private.LedgerLimit = None,
+    tune_rank: private.TuneRank = None,
     noise_seed: private.NoiseSeed = None,
     force: private.Force = False,
     factors: Annotated[
@@ -372,7 +396,7 @@ def complete(
         force,
     )
     privacy = wanted.settings(bounds)
-    order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy)
+    order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank)
     check_destination(out)
     tensor = _read(file, modes, value, bounds, bin, variable)
     notes = _console(stderr=True)
@@ -429,23 +453,31 @@ def _fit_privately(
     name = f"{order.name_for(shape)}, private"
     _say_what_was_chosen(order, tensor.modes, shape, notes)
     with report.FitProgress(notes) as progress:
-        estimator = order.estimator(shape, rounds=None, progress=progress)
+        estimator = order.private_estimator(shape, progress)
         if test is None:
             progress.begin(name)
-            return estimator.fit(tensor), []
+            return _best(estimator.fit(tensor)), []
         whole = prepare.clip(tensor, tensor.bounds or (0, 1))
         rivals = {
             "bias predictor, not private": Biases(duplicates="mean", progress=progress),
             name: estimator,
         }
         parts = prepare.split_by_label(whole, test, seed=order.seed)
-        return estimator, report.compare(rivals, *parts, announce=progress.begin)
+        results = report.compare(rivals, *parts, announce=progress.begin)
+        return _best(estimator), results
+
+
+def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
+    """What a search has chosen; an estimator by itself is the best of one."""
+    from sfumato.tuning import PrivateSearch
+
+    return fitted.best_estimator_ if isinstance(fitted, PrivateSearch) else fitted
 
 
 def _say_what_was_chosen(
     order: _Order, modes: Sequence[Mode], shape: Sequence[int], notes: Console
 ) -> None:
-    if order.rank is None and not order.ranks:
+    if order.rank is None and not order.ranks and not order.tune_rank:
         notes.print(f"{order.name_for(shape)}: chosen for this shape, as no rank is given")
     for mode in modes:
         if mode.bin is None and _are_dates(mode):

@@ -105,6 +105,13 @@ LedgerLimit = Annotated[
     float | None,
     typer.Option(metavar="E", help="Epsilon that a new ledger may reach."),
 ]
+TuneRank = Annotated[
+    list[int] | None,
+    typer.Option(
+        metavar="INT...",
+        help="Choose among these ranks by private errors, within the budget: --tune-rank 2 4 8.",
+    ),
+]
 NoiseSeed = Annotated[
     int | None,
     typer.Option(metavar="INT", help="Repeatable noise, for experiments only."),

@@ -27,13 +27,13 @@ from sfumato.fit.admit import admit
 from sfumato.fit.methods import local_mode, make_plan, open_ledger
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
-from sfumato.fit.private import PrivatePlan, carry_out_private
+from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.parallel import available_threads
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import parse_unit
+from sfumato.privacy.unit import PrivacyUnit, parse_unit
 from sfumato.solvers import SOLVERS, Backfitting
 from sfumato.solvers.base import Info, PublicShape, Solver
 from sfumato.solvers.own_rows import OwnPrior
@@ -44,19 +44,8 @@ Array = NDArray[Any]
 _UNSEEN = ("error", "bias")
 
 
-class TensorEstimator(ABC):
-    """What all estimators share: parameters, fitting by a plan, prediction by label."""
-
-    duplicates: prepare.DuplicatePolicy
-    unseen: str
-    starts: int
-    seed: int
-    dtype: DTypeLike | None
-    threads: int | None
-    progress: Progress | None
-    privacy: Privacy | None
-
-    # -- parameters, as scikit-learn's clone and search expect them -------------------------------
+class Parametrised:
+    """Settings by name, as scikit-learn's clone and search expect them."""
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
@@ -81,6 +70,19 @@ class TensorEstimator(ABC):
         defaults = inspect.signature(type(self).__init__).parameters
         given = {k: v for k, v in self.get_params().items() if repr(v) != repr(defaults[k].default)}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+
+
+class TensorEstimator(Parametrised, ABC):
+    """What all estimators share: parameters, fitting by a plan, prediction by label."""
+
+    duplicates: prepare.DuplicatePolicy
+    unseen: str
+    starts: int
+    seed: int
+    dtype: DTypeLike | None
+    threads: int | None
+    progress: Progress | None
+    privacy: Privacy | None
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import RegressorTags, Tags, TargetTags
@@ -169,7 +171,7 @@ class TensorEstimator(ABC):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
-        tensor = X if isinstance(X, SparseTensor) else _tensor_from_table(X, y)
+        tensor = as_tensor(X, y)
         begin = time.perf_counter()
         if self.privacy is None:
             self._fit_openly(tensor)
@@ -195,23 +197,23 @@ class TensorEstimator(ABC):
         self.own_prior_: OwnPrior | None = None
 
     def _fit_privately(self, tensor: SparseTensor, privacy: Privacy) -> None:
-        unit = parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
-        local = local_mode(privacy, unit, tensor.modes)
-        if not unit.hides_presence:  # elsewhere entries at one cell are entries of their own
-            tensor = prepare.merge_duplicates(tensor, self.duplicates)
-        entropy = Entropy(privacy.seed)
-        tensor = admit(tensor, unit, privacy.public, local, entropy.public_seed())
+        tensor, unit, entropy = admitted(tensor, privacy, self.duplicates)
         entries = None if unit.hides_presence else tensor.n_entries
         plan = self.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
         assert isinstance(plan, PrivatePlan)
         site = Site(_cast(tensor, plan.shape.dtype), plan.shape.threads)
         ledger = open_ledger(privacy, unit, plan)
         result = carry_out_private(plan, site, ledger, entropy, self.progress)
-        self._keep(result.model, result.history, site.tensor)
+        promised = plan.guarantee(ledger, seeded=not entropy.exact)
+        self.adopt(result, site.tensor, promised, plan.shape.local)
+
+    def adopt(
+        self, fit: PrivateFit, tensor: SparseTensor, guarantee: Guarantee, local: int | None
+    ) -> None:
+        """Take over what a private fit or search has found."""
+        self._keep(fit.model, fit.history, tensor)
         self.scatter_ = None  # that of the training data is not private
-        self.guarantee_ = plan.guarantee(ledger, seeded=not entropy.exact)
-        self.local_ = plan.shape.local
-        self.own_prior_ = result.own_prior
+        self.guarantee_, self.local_, self.own_prior_ = guarantee, local, fit.own_prior
 
     def _keep(self, model: Multilinear, history: tuple[Info, ...], tensor: SparseTensor) -> None:
         self.model_ = model
@@ -666,6 +668,24 @@ def _located(modes: Sequence[Mode], labels: Mapping[str, Any], fallback: str) ->
         known = [mode for mode in modes if mode.size]
         locate(known, {name: column for name, column in labels.items() if name not in kept})
     return find_levels(modes, labels)
+
+
+def as_tensor(X: Any, y: Any = None) -> SparseTensor:
+    """A tensor as it is, or one made of a table of labels ``X`` with values ``y``."""
+    return X if isinstance(X, SparseTensor) else _tensor_from_table(X, y)
+
+
+def admitted(
+    tensor: SparseTensor, privacy: Privacy, duplicates: prepare.DuplicatePolicy
+) -> tuple[SparseTensor, PrivacyUnit, Entropy]:
+    """The tensor as a private fit may see it, with its unit and the source of its noise."""
+    unit = parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
+    local = local_mode(privacy, unit, tensor.modes)
+    if not unit.hides_presence:  # elsewhere entries at one cell are entries of their own
+        tensor = prepare.merge_duplicates(tensor, duplicates)
+    entropy = Entropy(privacy.seed)
+    tensor = admit(tensor, unit, privacy.public, local, entropy.public_seed())
+    return tensor, unit, entropy
 
 
 def _cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:

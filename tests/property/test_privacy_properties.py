@@ -17,6 +17,7 @@ from sfumato.privacy.events import (
     GaussianEvent,
     LaplaceEvent,
     PureEvent,
+    RepeatAndSelect,
     Repeated,
     SampledGaussianEvent,
     ZCDPEvent,
@@ -47,6 +48,10 @@ compositions = st.recursive(
         st.builds(Composed, st.lists(inner, max_size=3).map(tuple)),
     ),
     max_leaves=4,
+)
+runs = st.one_of(st.builds(GaussianEvent, multipliers), st.builds(LaplaceEvent, multipliers))
+selections = st.builds(
+    RepeatAndSelect, st.lists(runs, min_size=1, max_size=2).map(tuple), st.floats(0.5, 20)
 )
 
 
@@ -113,7 +118,7 @@ def test_more_rounds_never_lower_epsilon(event, fewer, extra):
 
 
 @settings(max_examples=60, deadline=None)
-@given(cheap_events, cheap_events, st.integers(1, 30))
+@given(st.one_of(cheap_events, selections), st.one_of(cheap_events, selections), st.integers(1, 30))
 def test_a_further_event_never_lowers_epsilon(first, second, times):
     # Between curves of different kinds or fineness: to within a part in 500.
     alone = epsilon_of(Repeated(first, times), 1e-5)
@@ -131,7 +136,7 @@ def test_order_and_nesting_do_not_matter(events, random):
 
 
 @settings(max_examples=50, deadline=None)
-@given(compositions)
+@given(st.one_of(compositions, selections))
 def test_events_survive_json(event):
     assert event_from_json(event_to_json(event)) == event
 

@@ -146,6 +146,32 @@ def test_a_ledger_is_continued_and_ends_at_its_limit(ratings, tmp_path):
     assert ledger.read_text() == charged
 
 
+def test_ranks_are_tuned_within_the_budget(ratings, tmp_path):
+    out, columns = tmp_path / "m", COLUMNS[:-2]
+    ask = [ratings, *columns, *BIAS, "--unit", "user", "--tune-rank", "1", "2", "3", "--out", out]
+    result = run("complete", *ask, "--test", "0.2", "--json")
+    assert result.exit_code == 0, result.stderr
+    shown = json.loads(result.stdout)
+    assert shown["ranks"][0] in (1, 2, 3)
+    assert "best rank of 1 2 3" in shown["held_out"][-1]["name"]
+    assert shown["guarantee"]["epsilon"] <= 3
+    text = " ".join(run("explain", out / "release").stdout.split())
+    assert "best of 3 candidates" in text
+    assert "proofs/tuning.md" in text
+
+
+def test_tuning_needs_a_budget_and_several_ranks(ratings, tmp_path):
+    out = ["--out", tmp_path / "m"]
+    assert "two candidates" in error_of(
+        ratings, *COLUMNS[:-2], *BIAS, "--unit", "user", "--tune-rank", "2", *out
+    )
+    for wrong in ([*COLUMNS[:-2]], [*COLUMNS, *BIAS, "--unit", "user"]):
+        result = run("complete", ratings, *wrong, "--tune-rank", "2", "3", *out)
+        assert result.exit_code == 2
+        assert "--tune-rank" in result.stderr
+    assert not (tmp_path / "m").exists()
+
+
 def test_public_labels_come_from_files(ratings, tmp_path):
     for mode in ("item", "day"):
         labels = sf.read(ratings, modes=["user", "item", "day"], value="rating")

@@ -10,6 +10,7 @@ from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.admit import check_labels
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.search import SearchPlan
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
@@ -62,7 +63,7 @@ def make_plan(
     ).calibrated()
 
 
-def open_ledger(privacy: Privacy, unit: PrivacyUnit, plan: PrivatePlan) -> Ledger:
+def open_ledger(privacy: Privacy, unit: PrivacyUnit, plan: PrivatePlan | SearchPlan) -> Ledger:
     """The ledger that a fit is charged to: the caller's file, or one that lives as long as the fit."""
     if privacy.ledger is not None:
         return Ledger(unit, privacy.limit, privacy.ledger)

@@ -17,7 +17,7 @@ from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.privacy.ledger import Charge, Ledger
+from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.unit import Unit
 from sfumato.solvers.base import DivergedError, Info, PrivateSolver, PublicShape
 from sfumato.solvers.own_rows import OwnPrior, solve_own
@@ -105,13 +105,14 @@ class PrivatePlan:
             proof=solver.proof,
             exact=solver.exact,
             seeded=seeded,
-            assumptions=self._assumptions(),
+            assumptions=self.assumptions(),
             ledger=ledger.path.name if ledger.path is not None else None,
             fits=ledger.fits if on_file else None,
             total_epsilon=ledger.epsilon(delta) if on_file and not ledger.doubtful else None,
         )
 
-    def _assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:
+        """What has to be true for the guarantee to hold."""
         unit = self.shape.unit
         assert unit is not None
         given = ["the bounds of the values are public, not taken from the data"]
@@ -140,12 +141,11 @@ _REPORTED_DELTA = 1e-6  # at which a zCDP budget is also told as epsilon
 
 
 class PrivateFit(NamedTuple):
-    """The released model, the same with local rows filled in, and what each round reported.
+    """The model with local rows filled in, and what each round reported.
 
-    ``own_prior`` says how local rows are solved, and is part of the release.
+    ``own_prior`` says how local rows were solved, and is part of the release.
     """
 
-    released: Multilinear
     model: Multilinear
     history: tuple[Info, ...]
     own_prior: OwnPrior | None
@@ -155,25 +155,45 @@ def carry_out_private(
     plan: PrivatePlan, site: Site, ledger: Ledger, entropy: Entropy, progress: Progress | None = None
 ) -> PrivateFit:
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
-    solver, charges, history = plan.solver, plan.charges, list[Info]()
+    with ledger.reserve(plan.charges, entropy, proven=plan.solver.proven) as reservation:
+        drawn = draw_all(plan, site, reservation, progress)
+    return PrivateFit(drawn.localised(site), drawn.history, drawn.own_prior)
+
+
+class Drawn(NamedTuple):
+    """What a plan's draws have led to: the released model, and how local rows are solved from it."""
+
+    released: Multilinear
+    own_prior: OwnPrior | None
+    history: tuple[Info, ...]
+
+    def localised(self, site: Site) -> Multilinear:
+        """The model with each local row solved from the release and its owner's entries."""
+        return (
+            self.released if self.own_prior is None else solve_own(self.released, self.own_prior, site)
+        )
+
+
+def draw_all(
+    plan: PrivatePlan, site: Site, reservation: Reservation, progress: Progress | None = None
+) -> Drawn:
+    """The rounds of a plan, with draws that were reserved for it."""
+    solver, draws, history = plan.solver, len(plan.charges), list[Info]()
     state = solver.init(plan.seed, plan.shape)
-    with ledger.reserve(charges, entropy, proven=solver.proven) as reservation:
-        for number in range(plan.rounds):
-            released = None
-            if number < len(charges):
-                query = solver.ask(state)
-                released = reservation.ask(lambda draw, q=query: solver.answer(q, site, draw))  # type: ignore[misc]
-            state, info = solver.update(state, released)
-            if progress is not None:
-                progress(number + 1, plan.rounds, info)
-            if info.completed > len(history):
-                history.append(info)
+    for number in range(plan.rounds):
+        released = None
+        if number < draws:
+            query = solver.ask(state)
+            released = reservation.ask(lambda draw, q=query: solver.answer(q, site, draw))  # type: ignore[misc]
+        state, info = solver.update(state, released)
+        if progress is not None:
+            progress(number + 1, plan.rounds, info)
+        if info.completed > len(history):
+            history.append(info)
     model = solver.finish(state)
     if not all(np.isfinite(part).all() for part in (model.rows, model.biases, model.free_core)):
         raise DivergedError("the private fit left the range of floating-point numbers; use float64")
-    prior = solver.own_prior(state)
-    own = model if prior is None else solve_own(model, prior, site)
-    return PrivateFit(model, own, tuple(history), prior)
+    return Drawn(model, solver.own_prior(state), tuple(history))
 
 
 def _composed(charges: tuple[Charge, ...]) -> Event:

@@ -13,10 +13,9 @@ of one contribution, not of a difference.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from math import exp, expm1, fsum, inf, log, sqrt
+from math import exp, expm1, fsum, inf, log, sqrt, tanh
 
 import numpy as np
 from scipy.optimize import brentq
@@ -26,6 +25,7 @@ from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.curves import (
     Parts,
     change_over_noise,
+    counted,
     curve_of,
     gaussian_delta,
     gaussian_epsilon,
@@ -37,9 +37,9 @@ from sfumato.privacy.events import (
     GaussianEvent,
     LaplaceEvent,
     PureEvent,
+    RepeatAndSelect,
     SampledGaussianEvent,
     ZCDPEvent,
-    flattened,
 )
 
 __all__ = [
@@ -65,7 +65,7 @@ def epsilon_of(event: Event, delta: float) -> float:
     """An upper bound on epsilon at delta; infinite where there is none."""
     if not 0 <= delta < 1:
         raise SettingError(f"delta must be at least 0 and below 1, got {delta}")
-    parts = _counted(event)
+    parts = counted(event)
     pure = _pure_epsilon(parts)
     if delta == 0 or pure == 0:
         return pure
@@ -74,7 +74,7 @@ def epsilon_of(event: Event, delta: float) -> float:
 
 def delta_of(event: Event, epsilon: float) -> float:
     """An upper bound on delta at epsilon."""
-    parts = _counted(event)
+    parts = counted(event)
     if _pure_epsilon(parts) <= epsilon:
         return 0.0
     return curve_of(parts).delta(epsilon)
@@ -82,7 +82,7 @@ def delta_of(event: Event, epsilon: float) -> float:
 
 def rho_of(event: Event) -> float:
     """zCDP of a composition; sampled Gaussians have none that is better than unsampled ones."""
-    return fsum(times * _rho(part) for part, times in _counted(event).items())
+    return fsum(times * _rho(part) for part, times in counted(event).items())
 
 
 def covers(budget: Budget | ZCDP, event: Event) -> bool:
@@ -90,12 +90,14 @@ def covers(budget: Budget | ZCDP, event: Event) -> bool:
     return _share(budget, event) <= 1 + _ROUNDING
 
 
-def calibrate(event_of: Callable[[float], Event], budget: Budget | ZCDP) -> float:
+def calibrate(
+    event_of: Callable[[float], Event], budget: Budget | ZCDP, start: float | None = None
+) -> float:
     """The least noise whose event the budget covers, rounded to the safe side.
 
-    ``event_of(noise)`` must cost less the larger the noise.
+    ``event_of(noise)`` must cost less the larger the noise. ``start`` is where to look first.
     """
-    rough = _least_noise(lambda noise: _rough_share(budget, event_of(noise)), 1.0)
+    rough = start or _least_noise(lambda noise: _rough_share(budget, event_of(noise)), 1.0)
     noise = _least_noise(lambda noise: _share(budget, event_of(noise)), rough or 1.0)
     if noise is None:
         hint = "; name a delta, such as 1e-6" if isinstance(budget, Budget) and budget.pure else ""
@@ -133,13 +135,6 @@ def rounds_of_noise(total: float, shares: Sequence[float]) -> list[float]:
 # -- what the parts cost --------------------------------------------------------------------------
 
 
-def _counted(event: Event) -> Parts:
-    counts: Counter[Event] = Counter()
-    for part, times in flattened(event):
-        counts[part] += times
-    return counts
-
-
 def _pure_part(event: Event) -> float:
     if isinstance(event, PureEvent):
         return event.epsilon
@@ -149,6 +144,9 @@ def _pure_part(event: Event) -> float:
         return event.epsilon
     if isinstance(event, ZCDPEvent) and event.rho == 0:
         return 0.0
+    if isinstance(event, RepeatAndSelect):  # proofs/tuning.md
+        each = max(_pure_epsilon(counted(run)) for run in event.events)
+        return each + event.rate * tanh(each / 2)
     return inf
 
 
@@ -175,7 +173,7 @@ def _rough_share(budget: Budget | ZCDP, event: Event) -> float:
     """Like it, but as if all events together were one Gaussian: where to start looking."""
     if isinstance(budget, ZCDP) or budget.pure:
         return _share(budget, event)
-    variance = loss_variance(_counted(event))
+    variance = loss_variance(counted(event))
     if variance == 0:
         return 0.0
     return gaussian_epsilon(1 / sqrt(variance), budget.delta) / budget.epsilon

@@ -32,8 +32,10 @@ from sfumato.privacy.events import (
     GaussianEvent,
     LaplaceEvent,
     PureEvent,
+    RepeatAndSelect,
     SampledGaussianEvent,
     ZCDPEvent,
+    flattened,
 )
 
 Parts = Mapping[Event, int]
@@ -54,6 +56,14 @@ class Curve(Protocol):
     def epsilon(self, delta: float) -> float: ...
 
     def delta(self, epsilon: float) -> float: ...
+
+
+def counted(event: Event) -> Parts:
+    """The parts of a composition."""
+    counts: Counter[Event] = Counter()
+    for part, times in flattened(event):
+        counts[part] += times
+    return counts
 
 
 def curve_of(parts: Parts, delta: float = 1.0) -> Curve:
@@ -200,6 +210,8 @@ def _part_variance(event: Event) -> float:
         return event.epsilon**2
     if isinstance(event, ZCDPEvent):
         return 2 * event.rho
+    if isinstance(event, RepeatAndSelect):  # the choice costs about as much as one run again
+        return 4 * max(loss_variance(counted(run)) for run in event.events)
     raise TypeError(f"a composition is not a part: {event!r}")
 
 
@@ -275,8 +287,7 @@ class RenyiCurve:
     """
 
     def __init__(self, parts: Parts) -> None:
-        sampled = any(isinstance(part, SampledGaussianEvent) for part in parts)
-        self._orders = _whole_orders() if sampled else 1 + np.geomspace(1e-3, 1e6, 3000)
+        self._orders = _orders_for(parts)
         self._divergences = np.zeros_like(self._orders)
         for part, times in parts.items():
             self._divergences += times * _divergence(part, self._orders)
@@ -297,8 +308,13 @@ class RenyiCurve:
         return min(1.0, self._fails + exp(min(0.0, float(logs.min()))))
 
 
-def _whole_orders() -> Orders:
-    return np.unique(np.rint(np.geomspace(2, 2000, 200)))
+def _orders_for(parts: Parts) -> Orders:
+    """Whole orders for sampled events; fewer where each of them takes a curve's delta."""
+    runs = [run for part in parts if isinstance(part, RepeatAndSelect) for run in part.events]
+    inner = {part for run in runs for part in counted(run)}
+    if any(isinstance(part, SampledGaussianEvent) for part in {*parts, *inner}):
+        return np.unique(np.rint(np.geomspace(2, 2000, 200)))
+    return 1 + np.geomspace(1e-3, 1e6, 600 if runs else 3000)
 
 
 def _divergence(event: Event, orders: Orders) -> Orders:
@@ -320,7 +336,32 @@ def _divergence(event: Event, orders: Orders) -> Orders:
         if event.replaces or event.rate == 1:  # as if all took part: no better bound is proven
             return a * change_over_noise(event) ** 2 / 2
         return np.array([_sampled_moment(event, int(order)) for order in a]) / (a - 1)
+    if isinstance(event, RepeatAndSelect):
+        return _selection_divergence(event, a)
     raise TypeError(f"a composition is not a part: {event!r}")
+
+
+def _selection_divergence(event: RepeatAndSelect, orders: Orders) -> Orders:
+    """Papernot and Steinke 2022, Theorem 6, with at least one run: ``proofs/tuning.md``.
+
+    What a run costs at each order is the most that any of its events does there.
+    """
+    runs = [counted(run) for run in event.events]
+    costs = [
+        sum((times * _divergence(part, orders) for part, times in run.items()), np.zeros_like(orders))
+        for run in runs
+    ]
+    at = -np.log1p(-1 / orders)  # epsilon at which delta is wanted
+    deltas = [_deltas(run, at) for run in runs]
+    worst: Orders = np.max(costs, axis=0) + event.rate * np.max(deltas, axis=0)
+    return worst + log(event.mean) / (orders - 1)
+
+
+def _deltas(parts: Parts, epsilons: Orders) -> Orders:
+    if not parts:
+        return np.zeros_like(epsilons)
+    curve = curve_of(parts)
+    return np.array([curve.delta(float(epsilon)) for epsilon in epsilons])
 
 
 def _sampled_moment(event: SampledGaussianEvent, order: int) -> float:

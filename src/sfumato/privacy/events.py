@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import inf
+from math import expm1, inf
 from typing import Any
 
 from sfumato.errors import SettingError
+
+MOST_REPETITIONS = 500  # more on average than anybody would run
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,30 @@ class SampledGaussianEvent:
 
 
 @dataclass(frozen=True)
+class RepeatAndSelect:
+    """Runs of a mechanism, a random number of them, of which the best output alone is released.
+
+    The number is Poisson with parameter ``rate``, drawn anew where it is zero. One run costs any two
+    neighbours what one of ``events`` does at most; which one may depend on the neighbours, and on a
+    choice that is part of the run.
+    """
+
+    events: tuple[Event, ...]
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check(len(self.events) > 0 and 0 < self.rate <= MOST_REPETITIONS, self)
+        for event in self.events:  # neither has divergences that a bound could be made from
+            inner = [part for part, _ in flattened(event)]
+            _check(not any(isinstance(part, ApproximateEvent | RepeatAndSelect) for part in inner), self)
+
+    @property
+    def mean(self) -> float:
+        """Runs on average."""
+        return self.rate / -expm1(-self.rate)
+
+
+@dataclass(frozen=True)
 class Repeated:
     """The same event several times, each on the result of those before."""
 
@@ -107,6 +133,7 @@ Event = (
     | ApproximateEvent
     | ZCDPEvent
     | SampledGaussianEvent
+    | RepeatAndSelect
     | Repeated
     | Composed
 )
@@ -142,6 +169,9 @@ def event_to_json(event: Event) -> Any:
         return {"kind": "Composed", "events": [event_to_json(part) for part in event.events]}
     if isinstance(event, Repeated):
         return {"kind": "Repeated", "event": event_to_json(event.event), "times": event.times}
+    if isinstance(event, RepeatAndSelect):
+        runs = [event_to_json(part) for part in event.events]
+        return {"kind": "RepeatAndSelect", "events": runs, "rate": event.rate}
     return {"kind": type(event).__name__, **asdict(event)}
 
 
@@ -153,6 +183,8 @@ def event_from_json(data: Any) -> Event:
             return Composed(tuple(event_from_json(part) for part in rest["events"]))
         if data["kind"] == "Repeated":
             return Repeated(event_from_json(rest["event"]), rest["times"])
+        if data["kind"] == "RepeatAndSelect":
+            return RepeatAndSelect(tuple(event_from_json(part) for part in rest["events"]), rest["rate"])
         event: Event = _KINDS[data["kind"]](**rest)
     except (AttributeError, KeyError, TypeError) as error:
         raise SettingError(f"not a record of a private event: {data!r}") from error

@@ -26,6 +26,7 @@ class Guarantee:
         their owners (joint privacy).
     method : how the fit was made private. ``proof`` names the note that proves it, or says why it is
         only claimed.
+    tuning : how settings were chosen by looking at the data, where they were; it is paid for.
     exact : whether the noise comes from exact samplers, not floating-point ones.
     seeded : whether the noise can be repeated by whoever knows the seed.
     fits, total_epsilon : of the ledger, this fit included; None without a ledger. The total is also
@@ -50,6 +51,7 @@ class Guarantee:
     ledger: str | None = None
     fits: int | None = None
     total_epsilon: float | None = None
+    tuning: str | None = None
 
     @property
     def joint(self) -> bool:
@@ -98,6 +100,7 @@ class Guarantee:
         lines += [
             f"{'status':15}{self._status()}",
             f"{'method':15}{self.method}",
+            *([] if self.tuning is None else [f"{'tuning':15}{self.tuning}"]),
             f"{'arithmetic':15}{self._arithmetic()}",
             f"{'ledger':15}{self._ledger()}",
             *(f"{'assumes':15}{assumption}" for assumption in self.assumptions),

@@ -68,6 +68,11 @@ class Draw:
         self._use()
         return self._entropy.generator()
 
+    def source(self) -> Entropy:
+        """Where a mechanism that is made of draws of its own takes their noise from."""
+        self._use()
+        return self._entropy
+
     def _use(self) -> None:
         if self.used:
             raise BudgetError(f"{self._label!r} was charged once and cannot be drawn twice")
