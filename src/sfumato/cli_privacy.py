@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class MethodName(StrEnum):
     auto = "auto"
     input = "input"
+    alternating = "alternating"
     gradient = "gradient"
     output = "output"
     bias = "bias"

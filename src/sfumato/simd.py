@@ -146,6 +146,19 @@ add = _elementwise("fadd", "Sum, lane by lane.")
 
 
 @intrinsic
+def truncate(typingctx: Any, line: Any) -> Any:  # noqa: ARG001
+    """Every lane cut towards zero to a whole number."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        vector = args[0].type
+        name = f"llvm.trunc.v{vector.count}{vector.element.intrinsic_name}"
+        cut = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector]), name)
+        return builder.call(cut, args)
+
+    return line(line), generate
+
+
+@intrinsic
 def total(typingctx: Any, line: Any) -> Any:  # noqa: ARG001
     """Sum over the lanes, in a fixed tree order."""
 

@@ -38,9 +38,10 @@ class ByMode:
         """Sum of the weights at each level; without weights the number of entries."""
         if not self.weights.size:
             return self.counts
-        sums = np.zeros(self.weights.size + 1)
-        np.cumsum(self.weights, dtype=np.float64, out=sums[1:])
-        return np.diff(sums[self.starts])
+        sums, there = np.zeros(self.counts.shape[0]), self.counts > 0
+        # Level by level: a running sum over all would round by what the other levels have.
+        sums[there] = np.add.reduceat(self.weights, self.starts[:-1][there], dtype=np.float64)
+        return sums
 
 
 class Site:

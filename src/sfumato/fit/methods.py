@@ -21,6 +21,7 @@ from sfumato.solvers import (
     PaperGradient,
     PaperInput,
     PaperOutput,
+    PrivateAlternating,
     PrivateBiases,
     PrivateConstant,
     PrivateOutput,
@@ -31,7 +32,7 @@ from sfumato.solvers.base import PrivateSolver, PublicShape
 from sfumato.solvers.private_biases import prefers_laplace
 from sfumato.solvers.private_gradient import thinness
 
-_JOINT = ("auto", "gradient", "bias")  # methods that can leave rows with their owners
+_JOINT = ("auto", "alternating", "gradient", "bias")  # methods that can leave rows with their owners
 _RELEASES_ALL = (str, InputPerturbation, PrivateOutput, PrivatePasses)  # those that cannot
 
 
@@ -104,6 +105,8 @@ def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[
         return PrivateBiases(pure=isinstance(budget, Budget) and prefers_laplace(shape, budget))
     if method == "input":
         return _input_solver(privacy, shape)
+    if method == "alternating":
+        return _alternating_solver(budget)
     if method == "gradient":
         return _gradient_solver(privacy.noise, shape, budget)
     return _output_solver(shape, budget)
@@ -127,7 +130,15 @@ def choose(shape: PublicShape, budget: Budget | ZCDP) -> str:
     if isinstance(shape.unit, UnitValues) or _is_pure(budget):
         return "bias"
     multiplier = (2 * budget.rho) ** -0.5 if isinstance(budget, ZCDP) else gaussian_multiplier(budget)
-    return "gradient" if thinness(shape, multiplier) <= _THIN else "bias"
+    if thinness(shape, multiplier) > _THIN:
+        return "bias"
+    return "alternating" if _alternates(shape) else "gradient"
+
+
+def _alternates(shape: PublicShape) -> bool:
+    """Whether an alternating fit serves: it starts from biases, and a unit's own rows stay with it."""
+    joint = not isinstance(shape.unit, Unit) or shape.local is not None
+    return joint and shape.fit_biases and shape.fit_mean
 
 
 _LAWS = {
@@ -163,6 +174,15 @@ def _input_solver(privacy: Privacy, shape: PublicShape) -> PrivateSolver[Any]:
     solver = InputPerturbation(noise_law=law, step=privacy.public.step)  # type: ignore[arg-type]
     solver.check(shape)
     return solver.suited(shape, budget) if isinstance(budget, Budget) else solver
+
+
+def _alternating_solver(budget: Budget | ZCDP) -> PrivateSolver[Any]:
+    if _is_pure(budget):
+        raise SettingError(
+            "an alternating fit gives no pure epsilon: name a delta, such as 1e-6, or use "
+            "the method 'bias'"
+        )
+    return PrivateAlternating()
 
 
 def _gradient_solver(law: str, shape: PublicShape, budget: Budget | ZCDP) -> PrivateSolver[Any]:

@@ -131,6 +131,21 @@ class Multilinear(ABC):
         """Per entry the vector whose inner product with the mode's row is the value."""
 
     @abstractmethod
+    def design_moment(self, mode: int, moments: Sequence[Array]) -> Array:
+        """Second moment of the mode's designs, where rows of the other modes have the given ones.
+
+        Exact where rows of different modes are independent; ``moments[mode]`` is not used.
+        """
+
+    @abstractmethod
+    def turned(self, mode: int, matrix: Array) -> Self:
+        """The same values, the mode's rows multiplied by a matrix and the rest by what undoes it.
+
+        In a CP model of order three or more only the columns' lengths can change: the matrix has to be
+        diagonal there.
+        """
+
+    @abstractmethod
     def kronecker(self, coordinates: Array) -> Array:
         """Per entry the vector whose inner product with the free core entries is the value."""
 
@@ -265,6 +280,16 @@ class CPModel(Multilinear):
         product: Array = np.prod(others, axis=0)
         return product
 
+    def design_moment(self, mode: int, moments: Sequence[Array]) -> Array:
+        product: Array = np.prod([moment for m, moment in enumerate(moments) if m != mode], axis=0)
+        return product
+
+    def turned(self, mode: int, matrix: Array) -> CPModel:
+        factors, other = list(self.factors), (mode + 1) % self.order
+        factors[mode] = factors[mode] @ matrix
+        factors[other] = factors[other] @ np.linalg.inv(matrix).T
+        return CPModel.from_factors(factors, mean=self.mean, biases=self.mode_biases)
+
     def kronecker(self, coordinates: Array) -> Array:
         return np.empty((coordinates.shape[1], 0), self.dtype)  # the core is fixed
 
@@ -374,6 +399,21 @@ class TuckerModel(Multilinear):
             optimize=True,
         )
         return result
+
+    def design_moment(self, mode: int, moments: Sequence[Array]) -> Array:
+        spread = self.core
+        for m, moment in enumerate(moments):
+            if m != mode:
+                spread = np.moveaxis(np.tensordot(moment, spread, (1, m)), 0, m)
+        others = [m for m in range(self.order) if m != mode]
+        result: Array = np.tensordot(spread, self.core, (others, others))
+        return result
+
+    def turned(self, mode: int, matrix: Array) -> TuckerModel:
+        factors = list(self.factors)
+        factors[mode] = factors[mode] @ matrix
+        core = np.moveaxis(np.tensordot(np.linalg.inv(matrix), self.core, (1, mode)), 0, mode)
+        return TuckerModel.from_factors(factors, core, mean=self.mean, biases=self.mode_biases)
 
     def kronecker(self, coordinates: Array) -> Array:
         product = np.ones((coordinates.shape[1], 1), self.dtype)

@@ -8,6 +8,8 @@ noise over the sensitivity. Proofs: ``proofs/mechanisms.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from math import ceil, exp, expm1, frexp, inf, isfinite, sqrt
 from typing import Any, Protocol
 
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import SettingError
+from sfumato.parallel import available_threads, run
 from sfumato.privacy.clip import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
@@ -31,6 +34,7 @@ Array = NDArray[Any]
 _GRID_BITS = 60  # exact samplers work on a grid this many powers of two below the noise
 _HAIR = 1e-12  # by which a bound is enlarged, for the roundings of this module's own arithmetic
 _MOST_CATEGORIES = 1 << 20
+_WORTH_THREADS = 1000  # numbers: an exact sampler takes about 10 microseconds for each
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,10 +345,18 @@ def _opendp_floats(maker: str, metric: str, values: Array, scale: float, grid: i
     if values.size == 0:
         return values.astype(np.float64)
     dp = _opendp()
-    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=values.size)
-    measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=float), scale=scale, k=grid)
-    noisy = measure(values.astype(np.float64).ravel().tolist())
-    return np.array(noisy).reshape(values.shape)
+    given, noisy = values.astype(np.float64).ravel(), np.empty(values.size)
+
+    def draw(piece: slice) -> None:
+        domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=given[piece].size)
+        measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=float), scale=scale, k=grid)
+        noisy[piece] = measure(given[piece].tolist())
+
+    # Noise on each number is drawn by itself: pieces can be drawn side by side.
+    threads = available_threads() if values.size >= _WORTH_THREADS else 1
+    cuts = np.linspace(0, values.size, threads + 1).astype(int).tolist()
+    run([partial(draw, slice(*ends)) for ends in pairwise(cuts)], threads)
+    return noisy.reshape(values.shape)
 
 
 def _opendp_whole(maker: str, metric: str, distance: str, values: Array, scale: float) -> Array:

@@ -10,7 +10,7 @@ from sfumato.errors import SettingError
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.unit import PrivacyUnit, Public
 
-Method = Literal["auto", "input", "gradient", "output", "bias", "constant"]
+Method = Literal["auto", "alternating", "input", "gradient", "output", "bias", "constant"]
 Analysis = Literal["proven", "paper"]
 _METHODS: tuple[str, ...] = get_args(Method)
 _ANALYSES: tuple[str, ...] = get_args(Analysis)
@@ -26,8 +26,8 @@ class Privacy:
     unit : what is protected: "value", "entry", the name of a mode ("user": all entries of one user),
         "values:MODE", or a unit record such as ``Unit("user", max_entries=100)``.
     max_entries : entries (values) of one level that are used (may change); where the unit has a cap.
-    method : "auto" (chosen from public numbers), "input", "gradient", "output", "bias", "constant",
-        or a private solver record with settings of your own.
+    method : "auto" (chosen from public numbers), "alternating", "input", "gradient", "output", "bias",
+        "constant", or a private solver record with settings of your own.
     analysis : "proven", or "paper": as printed, marked as claimed.
     noise : the law of the noise where a method has several; "auto" by default.
     local : the mode whose rows stay with their owners and are not released: a mode's name, None

@@ -4,6 +4,7 @@ from sfumato.solvers.als import ALS
 from sfumato.solvers.biases import Backfitting
 from sfumato.solvers.minibatch import MinibatchSGD
 from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
+from sfumato.solvers.private_alternating import PrivateAlternating
 from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant
 from sfumato.solvers.private_gradient import PrivateSGD
 from sfumato.solvers.private_input import InputPerturbation
@@ -24,6 +25,7 @@ __all__ = [
     "PaperGradient",
     "PaperInput",
     "PaperOutput",
+    "PrivateAlternating",
     "PrivateBiases",
     "PrivateConstant",
     "PrivateOutput",

@@ -28,7 +28,13 @@ from sfumato.data.layout import Site, WeightedSite
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.simd import aligned_zeros
-from sfumato.solvers.normal import Ridge, Uncertainty, normal_equations, solve_rows
+from sfumato.solvers.normal import (
+    NormalEquations,
+    Ridge,
+    Uncertainty,
+    normal_equations,
+    solve_rows,
+)
 
 Array = NDArray[Any]
 _ROWS = 4096  # rows solved at a time: bounds the memory of their normal equations
@@ -50,6 +56,8 @@ class OwnPrior:
     mode : whose rows are solved.
     precisions : prior precision of each column of a row.
     mean : prior mean of every column.
+    turn : a matrix T, or None: rows are T b, where the precisions are those of the coordinates b, and
+        their means zero. Columns of rows can so be correlated.
     bias_precision : prior precision of the row's bias, whose mean is zero; infinity for no bias.
     scatter : variance of what the model leaves of a value.
     doubts : for each mode an array, or None: the variance that the uncertainty of each level adds to
@@ -62,6 +70,7 @@ class OwnPrior:
     mode: int
     precisions: Array
     mean: float = 0.0
+    turn: Array | None = None
     bias_precision: float = inf
     scatter: float
     doubts: tuple[Array | None, ...] = ()
@@ -74,6 +83,10 @@ class OwnPrior:
         positive = np.array([*self.precisions, self.scatter])
         if not (np.isfinite(positive) & (positive > 0)).all() or not self.bias_precision > 0:
             raise SettingError("precisions and scatter of own rows must be numbers above zero")
+        if self.turn is not None and (
+            np.shape(self.turn) != (ranks[self.mode],) * 2 or not np.isfinite(self.turn).all()
+        ):
+            raise SettingError("the turn of own rows must be a square matrix of numbers, a row's size")
         for parts in (self.doubts, self.row_noise):
             if parts and len(parts) != len(sizes):
                 raise SettingError(f"a model of {len(sizes)} modes needs as many doubts or None")
@@ -100,6 +113,8 @@ class OwnPrior:
     def tensors(self) -> dict[str, Array]:
         """Its arrays by name."""
         arrays = {"own_precisions": self.precisions}
+        if self.turn is not None:
+            arrays["own_turn"] = self.turn
         arrays |= {f"own_doubts_{m}": d for m, d in enumerate(self.doubts) if d is not None}
         for m, noise in enumerate(self.row_noise):
             if noise is not None:
@@ -124,6 +139,7 @@ class OwnPrior:
             mode=int(numbers["mode"]),
             precisions=tensors["own_precisions"],
             mean=float(numbers["mean"]),
+            turn=tensors.get("own_turn"),
             bias_precision=inf if bias_precision is None else float(bias_precision),
             scatter=float(numbers["scatter"]),
             doubts=doubts if any(doubt is not None for doubt in doubts) else (),
@@ -146,10 +162,25 @@ def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
     for low in range(0, size, _ROWS):
         high = min(low + _ROWS, size)
         sums = normal_equations(solved, noise, entries, mode, low, high, site.threads)
+        if prior.turn is not None:
+            sums = _turned(sums, prior.turn)
         here = slice(solved.offsets[mode] + low, solved.offsets[mode] + high)
         rows, biases = solved.rows[here], solved.biases[here]
         solve_rows(sums, ridge, rank, rows, biases, none, none.ravel(), site.threads)
+    if prior.turn is not None:
+        solved.factors[mode][:] = solved.factors[mode] @ prior.turn.T
     return solved
+
+
+def _turned(sums: NormalEquations, turn: Array) -> NormalEquations:
+    """The normal equations of the coordinates b, where rows are T b."""
+    rank = turn.shape[0]
+    upper = np.triu(sums.gram[:, :rank, :rank])
+    gram = upper + np.swapaxes(np.triu(upper, 1), 1, 2)
+    sums.gram[:, :rank, :rank] = turn.T @ gram @ turn
+    for vectors in (sums.rhs, sums.design_sum):
+        vectors[:, :rank] = vectors[:, :rank] @ turn
+    return sums
 
 
 def _weighted(prior: OwnPrior, site: Site) -> Site:

@@ -682,13 +682,13 @@ def _averaged(state: BiasState, noisy: Noisy) -> Learnt:
         sums = keep * level.sums + step * sums
         noise = keep**2 * level.noise + step**2 * noise
     doubt = known.assumed(mode) if level.biases is None else level.biases.variances
-    variances = noise + known.scatter * _entry_weight(known, counts.means) * counts.means
+    variances = noise + known.scatter * entry_weight(known, counts.means) * counts.means
     variances += _COUNT_DOUBT * counts.variances * doubt
     guess = posterior_biases(sums, variances, counts.means, known.assumed(mode))
     return replace(level, sums=sums, noise=noise, rounds=rounds, biases=guess)
 
 
-def _entry_weight(known: Known, counts: Array) -> float:
+def entry_weight(known: Known, counts: Array) -> float:
     """What an entry counts on average: weighted counts over entries, or from the number of units."""
     if known.unit_mode is None:
         return 1.0

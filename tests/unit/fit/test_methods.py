@@ -25,7 +25,7 @@ def shape(unit, entries=800_000, sizes=(6000, 4000), **more):
 
 def test_factors_where_noise_is_thin_and_biases_elsewhere():
     for unit, enough in ((sf.Entry(), 3.0), (sf.Unit("user"), 10.0)):
-        assert choose(shape(unit), sf.Budget(enough, 1e-6)) == "gradient"
+        assert choose(shape(unit), sf.Budget(enough, 1e-6)) == "alternating"
         assert choose(shape(unit), sf.Budget(0.1, 1e-6)) == "bias"
         assert choose(shape(unit, entries=8_000), sf.Budget(enough, 1e-6)) == "bias"
 
