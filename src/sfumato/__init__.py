@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sfumato.data import datasets, prepare, scaling, synthetic
+    from sfumato.data.profile import Profile
     from sfumato.data.read import read
     from sfumato.data.tensor import Mode, SparseTensor
     from sfumato.data.write import write_completed, write_factors
@@ -88,6 +89,7 @@ __all__ = [
     "PrivatePasses",
     "PrivateSGD",
     "PrivateSearch",
+    "Profile",
     "Public",
     "ReleaseError",
     "SequentialSGD",
@@ -116,6 +118,7 @@ __all__ = [
 # a module is imported when one of its names is first used: `sfumato --help` uses none.
 _HOMES = {
     "sfumato.data": ("datasets", "prepare", "scaling", "synthetic"),
+    "sfumato.data.profile": ("Profile",),
     "sfumato.data.read": ("read",),
     "sfumato.data.tensor": ("Mode", "SparseTensor"),
     "sfumato.data.write": ("write_completed", "write_factors"),

@@ -1,4 +1,4 @@
-"""The command line: complete, predict, explain, describe, demo.
+"""The command line: complete, predict, explain, plan, describe, demo.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -36,7 +36,7 @@ INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 
 # -- how the command line is read, and how it ends ------------------------------------------------
 
-_TAKE_SEVERAL = ("--modes", "--ranks", "--bin", "--public-labels", "--tune-rank")
+_TAKE_SEVERAL = ("--modes", "--ranks", "--bin", "--public-labels", "--shape", "--tune-rank")
 
 
 def repeat_flags(args: Sequence[str]) -> list[str]:
@@ -254,15 +254,28 @@ class _Order:
                 "a CP model has one rank, --rank; several belong to --model tucker", param_hint="--ranks"
             )
 
-    def ranks_for(self, shape: Sequence[int]) -> int | list[int]:
-        """The rank or ranks asked for; by default the usual ones, as far as the shape allows."""
-        if self.ranks or self.rank is not None:
-            return self.ranks or self.rank or 0
-        if self.model == ModelName.cp:
-            return min(DEFAULT_RANK, *shape)
-        return [min(DEFAULT_TUCKER_RANK, size) for size in shape]
+    @property
+    def given_ranks(self) -> int | list[int] | None:
+        """The rank or ranks asked for; None leaves them to the estimator."""
+        return self.ranks or self.rank
 
-    def estimator(self, shape: Sequence[int], *, rounds: int | None, progress: Any) -> TensorEstimator:
+    def ranks_in_words(self, shape: Sequence[int]) -> str:
+        """The ranks asked for; by default the usual ones, as far as the shape allows."""
+        ranks = self.given_ranks
+        if ranks is None and self.plans_rank:
+            return "planned rank"
+        if ranks is None and self.model == ModelName.cp:
+            ranks = min(DEFAULT_RANK, *shape)
+        elif ranks is None:
+            ranks = [min(DEFAULT_TUCKER_RANK, size) for size in shape]
+        return f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
+
+    @property
+    def plans_rank(self) -> bool:
+        """Whether the rank, where none is given, follows from the budget."""
+        return self.privacy is not None and self.privacy.method in ("auto", "alternating")
+
+    def estimator(self, *, rounds: int | None, progress: Any) -> TensorEstimator:
         from sfumato.estimators import CP, Tucker
         from sfumato.solvers import SOLVERS
 
@@ -279,28 +292,36 @@ class _Order:
             "progress": progress,
         }
         kind: Any = CP if self.model == ModelName.cp else Tucker
-        estimator: TensorEstimator = kind(self.ranks_for(shape), **settings)
+        estimator: TensorEstimator = kind(self.given_ranks, **settings)
         return estimator
 
-    def private_estimator(self, shape: Sequence[int], progress: Any) -> TensorEstimator | PrivateSearch:
+    def private_estimator(self, progress: Any) -> TensorEstimator | PrivateSearch:
         """One estimator, or a search among several ranks."""
         from sfumato.tuning import PrivateSearch
 
         if not self.tune_rank:
-            return self.estimator(shape, rounds=None, progress=progress)
+            return self.estimator(rounds=None, progress=progress)
         assert self.privacy is not None
         orders = [replace(self, rank=rank, tune_rank=None) for rank in self.tune_rank]
-        candidates = [order.estimator(shape, rounds=None, progress=progress) for order in orders]
+        candidates = [order.estimator(rounds=None, progress=progress) for order in orders]
         return PrivateSearch(candidates, self.privacy)
 
     def name_for(self, shape: Sequence[int]) -> str:
         if self.tune_rank:
             kind = "CP" if self.model == ModelName.cp else "Tucker"
             return f"{kind}, best rank of {' '.join(map(str, self.tune_rank))}"
-        ranks = self.ranks_for(shape)
-        text = f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
         how = self.solver.value if self.privacy is None else f"method {self.privacy.method}"
-        return f"{'CP' if self.model == ModelName.cp else 'Tucker'}, {text}, {how}"
+        return f"{'CP' if self.model == ModelName.cp else 'Tucker'}, {self.ranks_in_words(shape)}, {how}"
+
+
+def _rank(text: str) -> int | None:
+    """A whole number; ``auto`` is the same as none."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"a rank is a whole number, or auto; got {text!r}") from None
 
 
 @app.command(
@@ -321,7 +342,13 @@ def complete(
     variable: Variable = None,
     model: Annotated[ModelName, typer.Option(help="Kind of model.")] = ModelName.cp,
     rank: Annotated[
-        int | None, typer.Option(help="Components of a CP model; a Tucker model's rank in every mode.")
+        int | None,
+        typer.Option(
+            metavar="INT|auto",
+            parser=_rank,
+            help="Components of a CP model; a Tucker model's rank in every mode. Of a private fit with "
+            "--method auto the most to use; by default the plan chooses.",
+        ),
     ] = None,
     ranks: Annotated[
         list[int] | None,
@@ -429,11 +456,11 @@ def _fit(
     parts = None if test is None else tensor.split(test, seed=order.seed)
     name = order.name_for(tensor.shape)
     _say_what_was_chosen(order, tensor.modes, tensor.shape, notes)
-    probe = order.estimator(tensor.shape, rounds=1, progress=None)
+    probe = order.estimator(rounds=1, progress=None)
     report.warm_up([Biases(), probe], tensor)
     results = []
     with report.FitProgress(notes) as progress:
-        estimator = order.estimator(tensor.shape, rounds=order.rounds, progress=progress)
+        estimator = order.estimator(rounds=order.rounds, progress=progress)
         if parts is not None:
             rivals = {"bias predictor": Biases(progress=progress), name: estimator}
             results = report.compare(rivals, *parts, announce=progress.begin)
@@ -453,7 +480,7 @@ def _fit_privately(
     name = f"{order.name_for(shape)}, private"
     _say_what_was_chosen(order, tensor.modes, shape, notes)
     with report.FitProgress(notes) as progress:
-        estimator = order.private_estimator(shape, progress)
+        estimator = order.private_estimator(progress)
         if test is None:
             progress.begin(name)
             return _best(estimator.fit(tensor)), []
@@ -477,8 +504,9 @@ def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
 def _say_what_was_chosen(
     order: _Order, modes: Sequence[Mode], shape: Sequence[int], notes: Console
 ) -> None:
-    if order.rank is None and not order.ranks and not order.tune_rank:
-        notes.print(f"{order.name_for(shape)}: chosen for this shape, as no rank is given")
+    if order.given_ranks is None and not order.tune_rank:
+        why = "for this shape and budget" if order.plans_rank else "for this shape"
+        notes.print(f"{order.name_for(shape)}: chosen {why}, as no rank is given")
     for mode in modes:
         if mode.bin is None and _are_dates(mode):
             notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
@@ -662,6 +690,86 @@ def explain(
         typer.echo(json.dumps(None if guarantee is None else guarantee.to_json()))
     else:
         typer.echo(NOT_PRIVATE if guarantee is None else str(guarantee))
+
+
+# -- plan -----------------------------------------------------------------------------------------
+
+
+@app.command(
+    cls=_Command,
+    short_help="Say what a private fit would do, and what to expect.",
+    epilog=_example(
+        "sfumato plan --shape 6040 3883 --entries 800000 --epsilon 1 --delta 1e-6 --unit user \\",
+        "    --bounds 1 5 --out plan.png",
+    ),
+)
+def plan(
+    shape: Annotated[
+        list[int], typer.Option(metavar="INT...", help="Levels of each mode: --shape 6040 3883.")
+    ],
+    entries: Annotated[int, typer.Option(help="About how many entries there are.")],
+    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    delta: private.Delta = None,
+    unit: Annotated[
+        str, typer.Option(metavar="UNIT", help="What is protected: value, entry, a mode, values:MODE.")
+    ] = "entry",
+    modes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME...", help="Names of the modes; user and item by default."),
+    ] = None,
+    bin: Annotated[
+        list[str] | None,
+        typer.Option("--bin", metavar="MODE=BIN...", help="Modes that hold times: --bin day=day."),
+    ] = None,
+    local: private.Local = "auto",
+    max_entries: private.MaxEntries = None,
+    bounds: Bounds = None,
+    spread: Annotated[
+        float | None, typer.Option(metavar="S", help="About how far values lie from their mean.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="The largest rank to consider.")] = None,
+    signal: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            metavar="BIASES INTERACTIONS",
+            help="Shares of the values' variance that these are assumed to make up.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for a picture, such as plan.png.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a private fit would do and how accurate it is expected to be, from public numbers.
+
+    No data is read, so that it costs no privacy. Accuracy is shown for a row of budgets beside the
+    private constant and private biases, under a declared assumption of what data are like.
+    """
+    from sfumato import cli_plan
+
+    order = cli_plan.PlanOrder(
+        shape,
+        entries,
+        epsilon,
+        delta or 0.0,
+        unit,
+        modes,
+        bin or (),
+        local,
+        max_entries,
+        bounds,
+        spread,
+        rank,
+        signal,
+    )
+    found = cli_plan.rows(order)
+    if out is not None:
+        cli_plan.draw(order, found, out)
+    if as_json:
+        typer.echo(json.dumps(cli_plan.to_json(order, found)))
+        return
+    console = _console()
+    console.print(cli_plan.text(order, found))
+    if out is not None:
+        console.print(f"wrote {out}")
 
 
 # -- describe and demo ----------------------------------------------------------------------------

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 class MethodName(StrEnum):
     auto = "auto"
-    input = "input"
     alternating = "alternating"
+    input = "input"
     gradient = "gradient"
     output = "output"
     bias = "bias"

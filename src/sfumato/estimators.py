@@ -24,7 +24,7 @@ from sfumato.data.read import labels_of, read, read_entries, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
-from sfumato.fit.methods import local_mode, make_plan, open_ledger
+from sfumato.fit.methods import OpenRank, local_mode, make_plan, open_ledger
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
@@ -42,6 +42,7 @@ from sfumato.store import StoredModel, load_model, save_model, save_private, sav
 
 Array = NDArray[Any]
 _UNSEEN = ("error", "bias")
+_USUAL_RANK, _USUAL_TUCKER_RANK = 8, 4  # where none is given
 
 
 class Parametrised:
@@ -99,8 +100,8 @@ class TensorEstimator(Parametrised, ABC):
     # -- fitting ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _ranks(self, order: int) -> Sequence[int]:
-        """The model's rank in each mode."""
+    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
+        """The model's rank in each mode; where none is given, a usual one that the sizes allow."""
 
     @abstractmethod
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
@@ -149,7 +150,7 @@ class TensorEstimator(Parametrised, ABC):
         )
         if shape.dtype not in (np.float32, np.float64):
             raise SettingError(f"dtype must be float32 or float64, got {shape.dtype}")
-        check_ranks(shape.sizes, self._ranks(len(modes)), [mode.name for mode in modes])
+        check_ranks(shape.sizes, self._ranks(shape.sizes), [mode.name for mode in modes])
         return shape
 
     def _private_plan(
@@ -163,7 +164,12 @@ class TensorEstimator(Parametrised, ABC):
             raise SettingError("a private fit has one start: to choose among several looks at the data")
         if getattr(self, "solver", "als") != "als":
             raise SettingError("a private fit is made by its privacy's method: leave the solver out")
-        return make_plan(shape, privacy, self._private_method(privacy), bounds, entries, self.seed)
+        method, rank = self._private_method(privacy), self._open_rank()
+        return make_plan(shape, privacy, method, bounds, entries, self.seed, rank)
+
+    def _open_rank(self) -> OpenRank | None:
+        """The rank as far as a private plan may choose it."""
+        return None
 
     def _private_method(self, privacy: Privacy) -> Any:
         """The private method to use, by name or as a solver."""
@@ -459,7 +465,9 @@ class CP(TensorEstimator):
 
     Parameters
     ----------
-    rank : number of components.
+    rank : number of components; None for 8, or as many as the smallest mode has levels. Where a private
+        method is chosen for you (``method="auto"``), it is the most that are fitted, and None leaves the
+        number to the plan: noise makes many components worse than few.
     solver : "als" (Bayesian: learns its penalties), "sgd", "minibatch", "sequential", or one of the
         solver records with settings of your own: ``sf.ALS(ridge=10)``.
     mean, biases : whether to fit a global mean, and a bias per level of each mode.
@@ -475,7 +483,7 @@ class CP(TensorEstimator):
 
     def __init__(
         self,
-        rank: int = 8,
+        rank: int | None = None,
         *,
         solver: str | Solver[Any] = "als",
         mean: bool = True,
@@ -502,11 +510,15 @@ class CP(TensorEstimator):
         self.progress = progress
         self.privacy = privacy
 
-    def _ranks(self, order: int) -> Sequence[int]:
-        return [self.rank] * order
+    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
+        rank = min(_USUAL_RANK, *(size for size in sizes if size)) if self.rank is None else self.rank
+        return [rank] * len(sizes)
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        return CPModel.zeros(shape, self.rank, dtype)
+        return CPModel.zeros(shape, self._ranks(shape)[0], dtype)
+
+    def _open_rank(self) -> OpenRank:
+        return OpenRank(self.rank, lambda rank: lambda sizes, dtype: CPModel.zeros(sizes, rank, dtype))
 
     def _solver(self) -> Solver[Any]:
         return _named_solver(self.solver)
@@ -517,14 +529,16 @@ class Tucker(TensorEstimator):
 
     Parameters
     ----------
-    ranks : one number for all modes, or one per mode. The core has their product of entries.
+    ranks : one number for all modes, or one per mode; None for 4, less where a mode has fewer levels.
+        The core has their product of entries. One number, or None, is what :class:`CP` makes of its rank
+        in private fits; several are fitted as they are.
 
     The others are those of :class:`CP`.
     """
 
     def __init__(
         self,
-        ranks: int | Sequence[int] = 4,
+        ranks: int | Sequence[int] | None = None,
         *,
         solver: str | Solver[Any] = "als",
         mean: bool = True,
@@ -551,12 +565,23 @@ class Tucker(TensorEstimator):
         self.progress = progress
         self.privacy = privacy
 
-    def _ranks(self, order: int) -> Sequence[int]:
+    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
         ranks: Any = self.ranks
-        return [ranks] * order if np.ndim(ranks) == 0 else [*ranks]
+        if ranks is None:
+            return _at_most(_USUAL_TUCKER_RANK, sizes)
+        return [ranks] * len(sizes) if np.ndim(ranks) == 0 else [*ranks]
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        return TuckerModel.zeros(shape, self._ranks(len(shape)), dtype)
+        return TuckerModel.zeros(shape, self._ranks(shape), dtype)
+
+    def _open_rank(self) -> OpenRank | None:
+        ranks: Any = self.ranks
+        if np.ndim(ranks) and ranks is not None:
+            return None
+        return OpenRank(
+            ranks,
+            lambda rank: lambda sizes, dtype: TuckerModel.zeros(sizes, _at_most(rank, sizes), dtype),
+        )
 
     def _solver(self) -> Solver[Any]:
         return _named_solver(self.solver)
@@ -593,8 +618,8 @@ class Biases(TensorEstimator):
     starts = 1
     seed = 0
 
-    def _ranks(self, order: int) -> Sequence[int]:
-        return [1] * order
+    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
+        return [1] * len(sizes)
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return CPModel.zeros(shape, 1, dtype)  # one component that stays zero
@@ -686,6 +711,11 @@ def admitted(
     entropy = Entropy(privacy.seed)
     tensor = admit(tensor, unit, privacy.public, local, entropy.public_seed())
     return tensor, unit, entropy
+
+
+def _at_most(rank: int, sizes: Sequence[int]) -> list[int]:
+    """A rank in every mode, as far as it has levels."""
+    return [min(rank, size) if size else rank for size in sizes]
 
 
 def _cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:

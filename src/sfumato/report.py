@@ -361,10 +361,11 @@ def picture(
 
 @dataclass(frozen=True)
 class Curve:
-    """Errors of one predictor over a row of budgets."""
+    """Errors of one predictor over a row of budgets, and between which they may lie."""
 
     name: str
     rmse: tuple[float, ...]
+    band: tuple[tuple[float, float], ...] = ()
 
 
 def trade_off(
@@ -375,6 +376,7 @@ def trade_off(
     *,
     title: str = "",
     note: str = "",
+    errors: str = "RMSE at held-out entries",
 ) -> Path:
     """Draw error against epsilon: curves of private predictors, and levels of those that are not.
 
@@ -398,6 +400,9 @@ def trade_off(
         labels.append((level.rmse, f"{level.name}  {level.rmse:.3f}", _FAINT))
     for curve in curves:
         colour = _ACCENT if curve is curves[-1] else _INK
+        if curve.band:
+            low, high = np.transpose(curve.band)
+            axes.fill_between(epsilons, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(epsilons, curve.rmse, "o-", color=colour, linewidth=2, markersize=5)
         labels.append((curve.rmse[-1], f"{curve.name}  {curve.rmse[-1]:.3f}", colour))
     heights = [height for height, _, _ in labels] + [rmse for curve in curves for rmse in curve.rmse]
@@ -408,7 +413,7 @@ def trade_off(
     axes.set_xticks(list(epsilons), [f"{epsilon:g}" for epsilon in epsilons])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("epsilon: the smaller, the more private", color=_INK)
-    axes.set_ylabel("RMSE at held-out entries", color=_INK)
+    axes.set_ylabel(errors, color=_INK)
     axes.tick_params(colors=_INK, length=0)
     axes.spines[:].set_visible(False)
     target = Path(path)

@@ -26,7 +26,9 @@ def ratings_csv(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("ratings_csv")
-@pytest.mark.parametrize("page", ["README.md", "docs/add-a-mechanism.md", "docs/add-a-solver.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/add-a-mechanism.md", "docs/add-a-solver.md", "docs/planner.md"]
+)
 def test_examples_run(page, capsys):
     blocks = python_blocks(page)
     assert blocks

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sfumato.data.ordering import lexicographic_order
+from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 
@@ -351,6 +352,51 @@ def _n_entries(shape: Sequence[int], entries: int | None, missing: float | None)
     if missing is None or not 0 <= missing < 1:
         raise SettingError(f"missing is a share of the cells, at least 0 and below 1, got {missing}")
     return round((1 - missing) * prod(shape))
+
+
+# -- data as ratings usually are ----------------------------------------------------------------
+
+
+_SEASON = 0.1  # how far factors of times lie from one
+
+
+def typical(
+    modes: Sequence[Mode],
+    entries: int,
+    profile: Profile | None = None,
+    *,
+    people: int = 0,
+    half: float = 2.0,
+    seed: int = 0,
+) -> Planted:
+    """Data that follow a profile: mean zero, variance one, cut off at plus and minus ``half``.
+
+    Factors are standard normal, those of times lie near one. ``people`` is the mode whose levels are
+    people. The bounds of the tensor are those that values are cut off at.
+    """
+    profile = profile or Profile()
+    rng = np.random.default_rng(seed)
+    shape = [mode.size for mode in _name_modes([m.size for m in modes], [m.name for m in modes])]
+    cells = sample_cells(shape, entries, rng, profile.exponents(modes, people))
+    factors, biases = [], []
+    spreads = np.sqrt(profile.bias_variances(modes))
+    for mode, levels, spread in zip(modes, cells, spreads, strict=True):
+        drawn = _normal((mode.size, profile.components + 1), rng, np.float64)
+        drawn = _standardised(drawn, np.bincount(levels, minlength=mode.size))
+        biases.append(spread * drawn[:, 0])
+        factors.append(drawn[:, 1:] if mode.bin is None else 1 + _SEASON * drawn[:, 1:])
+    factors[0] *= np.sqrt(profile.strengths)
+    truth = _Truth(tuple(factors), None, 1.0, 0.0, tuple(biases))
+    values = truth.at(cells) + sqrt(profile.noise) * rng.standard_normal(entries)
+    tensor = SparseTensor(cells, np.clip(values, -half, half), tuple(modes), (-half, half))
+    return Planted(tensor, *truth)
+
+
+def _standardised(drawn: Floats, counts: NDArray[np.int64]) -> Floats:
+    """Mean zero and variance one at the observed cells: there a few popular levels matter most."""
+    centred = drawn - np.average(drawn, axis=0, weights=counts)
+    spread = np.sqrt(np.average(centred**2, axis=0, weights=counts))
+    return np.asarray(centred / np.where(spread > 0, spread, 1.0))
 
 
 # -- the data of particular studies -----------------------------------------------------------

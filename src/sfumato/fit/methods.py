@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.admit import check_labels
+from sfumato.fit.planner import forecast, multiplier, serves_factors
 from sfumato.fit.private import PrivatePlan
 from sfumato.fit.search import SearchPlan
-from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
@@ -28,12 +31,19 @@ from sfumato.solvers import (
     PrivatePasses,
     PrivateSGD,
 )
-from sfumato.solvers.base import PrivateSolver, PublicShape
+from sfumato.solvers.base import MakeModel, PrivateSolver, PublicShape
 from sfumato.solvers.private_biases import prefers_laplace
 from sfumato.solvers.private_gradient import thinness
 
 _JOINT = ("auto", "alternating", "gradient", "bias")  # methods that can leave rows with their owners
 _RELEASES_ALL = (str, InputPerturbation, PrivateOutput, PrivatePasses)  # those that cannot
+
+
+class OpenRank(NamedTuple):
+    """A rank that the plan may choose: at most which, if the caller said so, and models of any."""
+
+    most: int | None
+    models: Callable[[int], MakeModel]
 
 
 def make_plan(
@@ -43,6 +53,7 @@ def make_plan(
     bounds: tuple[float, float] | None,
     entries: int | None,
     seed: int,
+    rank: OpenRank | None = None,
 ) -> PrivatePlan:
     """The calibrated plan of a private fit; never sees data."""
     if bounds is None:
@@ -58,6 +69,11 @@ def make_plan(
         spread=privacy.public.spread,
         local=local,
     )
+    if privacy.analysis == "proven":
+        chosen = _choice(method, shape, privacy, rank)
+        method = chosen.method
+        if rank is not None and chosen.rank is not None:
+            shape = replace(shape, make_model=rank.models(chosen.rank))
     solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
     return PrivatePlan(
         shape, solver, privacy.budget, seed, labels_assumed=privacy.public.labels is True
@@ -95,12 +111,17 @@ def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[
     """The solver of a method, before calibration."""
     if privacy.analysis == "paper":
         return _paper_solver(method)
-    if method == "auto":
-        method = choose(shape, privacy.budget)
     _check_noise(privacy.noise, method)
     budget = privacy.budget
     if method == "constant":
         return PrivateConstant(pure=_is_pure(budget))
+    if method == "alternating":
+        if _is_pure(budget):
+            raise SettingError(
+                "an alternating fit gives no pure epsilon: name a delta, such as 1e-6, or use the "
+                "method 'bias'"
+            )
+        return PrivateAlternating()
     if method == "bias":
         return PrivateBiases(pure=isinstance(budget, Budget) and prefers_laplace(shape, budget))
     if method == "input":
@@ -113,32 +134,53 @@ def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[
 
 
 _FULL_VALUES = 3.0  # epsilon from which on noisy values beat biases, on invented ratings
-_THIN = 0.02  # noise over an average row's entries, up to which factors beat biases, on the same
+_THIN = 0.02  # noise over an average row's entries, up to which gradients beat biases, on the same
 
 
-def choose(shape: PublicShape, budget: Budget | ZCDP) -> str:
-    """The method that ``auto`` stands for, from public numbers alone.
+class Choice(NamedTuple):
+    """A method, by name or as a solver, and the rank that suits it; None for the one asked for."""
+
+    method: Any
+    rank: int | None = None
+
+
+def choose(
+    shape: PublicShape,
+    budget: Budget | ZCDP,
+    most: int | None = None,
+    profile: Profile | None = None,
+) -> Choice:
+    """What ``auto`` stands for, from public numbers alone; ``most`` is the largest rank to choose.
 
     Where a value is protected by itself, noise on the values themselves is small at large epsilons,
-    and all that is fitted to them after it is free. Where presence or many values of a unit are
-    protected, factors are worth their noise only where that is thin; else biases are all that a
-    budget buys.
+    and all that is fitted to them after it is free. Where presence is protected, the planner says
+    what each method can be expected to reach.
     """
     if isinstance(shape.unit, Value):
         enough = isinstance(budget, Budget) and budget.epsilon >= _FULL_VALUES
-        return "input" if enough or not shape.fit_biases else "bias"
+        return Choice("input" if enough or not shape.fit_biases else "bias")
     if isinstance(shape.unit, UnitValues) or _is_pure(budget):
-        return "bias"
-    multiplier = (2 * budget.rho) ** -0.5 if isinstance(budget, ZCDP) else gaussian_multiplier(budget)
-    if thinness(shape, multiplier) > _THIN:
-        return "bias"
-    return "alternating" if _alternates(shape) else "gradient"
+        return Choice("bias")
+    if not serves_factors(shape, budget):  # everything is released, or no biases are wanted
+        return Choice("gradient" if thinness(shape, multiplier(budget)) <= _THIN else "bias")
+    best = forecast(shape, budget, profile=profile, most=most).best
+    return Choice(best.method, best.rank or None)
 
 
-def _alternates(shape: PublicShape) -> bool:
-    """Whether an alternating fit serves: it starts from biases, and a unit's own rows stay with it."""
-    joint = not isinstance(shape.unit, Unit) or shape.local is not None
-    return joint and shape.fit_biases and shape.fit_mean
+def _choice(method: Any, shape: PublicShape, privacy: Privacy, rank: OpenRank | None) -> Choice:
+    """The method and rank that were asked for, or what they leave open."""
+    most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
+    if rank is None and method == "auto":  # several ranks were asked for: the middle one stands for them
+        most = int(np.median(shape.make_model(shape.sizes, shape.dtype).ranks))
+    open_rank = rank is not None and most is None
+    if method == "auto":
+        chosen = choose(shape, budget, most, profile)
+        bare = open_rank and chosen.method in ("bias", "constant")  # one component that stays zero
+        return chosen._replace(rank=1) if bare else chosen
+    if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
+        factors = forecast(shape, budget, profile=profile).factors
+        return Choice(method, None if factors is None else factors.rank)
+    return Choice(method)
 
 
 _LAWS = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, rho_of
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.events import Composed, Event
+from sfumato.privacy.events import Composed, Event, GaussianEvent
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.unit import Unit
@@ -78,8 +79,16 @@ class PrivatePlan:
             f"{model_in_words(self.shape)}; {self.solver.name}, within {self.budget} for "
             f"{self.shape.unit}."
         ]
+        # Solvers with settings of their own may say them.
+        lines += [f"  {line}" for line in getattr(self.solver, "in_words", lambda _: ())(self.shape)]
         counted = Counter((charge.label, str(charge.mechanism)) for charge in self.charges)
-        lines += [f"  {times} x {label}: {mechanism}" for (label, mechanism), times in counted.items()]
+        shares: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for charge, share in zip(self.charges, _budget_shares(self.charges), strict=True):
+            shares[charge.label, str(charge.mechanism)] += share
+        for (label, mechanism), times in counted.items():
+            share = shares[label, mechanism]
+            part = f", {share:.2g} of the budget" if share and len(counted) > 1 else ""
+            lines.append(f"  {times} x {label}: {mechanism}{part}")
         return "\n".join(lines)
 
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
@@ -198,6 +207,17 @@ def draw_all(
 
 def _composed(charges: tuple[Charge, ...]) -> Event:
     return Composed(tuple(charge.mechanism.event for charge in charges))
+
+
+def _budget_shares(charges: tuple[Charge, ...]) -> list[float]:
+    """Share of the budget that each draw takes; zeros where their noise has no common measure."""
+    events = [charge.mechanism.event for charge in charges]
+    if all(isinstance(event, GaussianEvent) for event in events):
+        parts = [event.noise_multiplier**-2 for event in events if isinstance(event, GaussianEvent)]
+    else:
+        parts = [epsilon_of(event, 0.0) for event in events]
+    whole = sum(parts)
+    return [part / whole if 0 < whole < inf else 0.0 for part in parts]
 
 
 def _released(shape: PublicShape) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
+from sfumato.data.profile import Profile
 from sfumato.errors import SettingError
 
 
@@ -173,6 +174,7 @@ class Public:
         are), where their labels are not public; for the unit that is such a mode.
     spread : about how far values lie from their mean (a standard deviation); sharpens settings.
     step : distance of the values that can occur from each other: 1 for ratings of 1 to 5 stars.
+    profile : what the data are assumed to be like where a method and a rank are chosen.
     """
 
     entries: int | None = None
@@ -180,6 +182,7 @@ class Public:
     spread: float | None = None
     units: int | None = None
     step: float | None = None
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         if self.units is not None and (int(self.units) != self.units or self.units < 1):

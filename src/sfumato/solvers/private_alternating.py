@@ -22,7 +22,7 @@ contribution is clipped. Proofs: ``proofs/alternating.md``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -118,6 +118,13 @@ def derive(shape: PublicShape, noise: float) -> Settings:
         bias_share=0.05 + 0.4 * (1 - calm),
         growth=0.0 if many else 2.0,
     )
+
+
+class Settled(NamedTuple):
+    """Variances of the noise in the sums of levels: of a row's coordinate, and of the bias."""
+
+    rows: Array
+    biases: Array
 
 
 class Step(NamedTuple):
@@ -222,15 +229,20 @@ class PrivateAlternating:
         if not 0 < s.bias_share <= 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE):
             raise SettingError("bias_share lies between 0 and 0.95")
         shape.prior_means(self.prior_mean)
-        self._biases(shape).check(shape)
+        self.biases(shape).check(shape)
 
-    def _biases(self, shape: PublicShape) -> PrivateBiases:
+    def biases(self, shape: PublicShape) -> PrivateBiases:
+        """The first part of the fit."""
         return PrivateBiases(self.noise / sqrt(self.settings(shape).bias_share))
+
+    def bias_shape(self, shape: PublicShape) -> PublicShape:
+        """As the biases see it: where entries are protected, a local mode is noised like the others."""
+        return shape if isinstance(shape.unit, Unit) else replace(shape, local=None)
 
     def steps(self, shape: PublicShape) -> tuple[Step, ...]:
         """The draws in order, their shares adding up to one."""
         s, own = self.settings(shape), _own(shape) is not None
-        first = self._biases(shape).steps(_without_local(shape))
+        first = self.biases(shape).steps(self.bias_shape(shape))
         steps = [Step("biases", 0, s.bias_share * step.share) for step in first]
         steps.append(Step("scatter", 0, _SCATTER_SHARE))
         rest = 1 - s.bias_share - _SCATTER_SHARE - _OWN_SHARE * own
@@ -243,7 +255,7 @@ class PrivateAlternating:
         return tuple(steps)
 
     def charges(self, shape: PublicShape) -> tuple[Charge, ...]:
-        steps, biases = self.steps(shape), self._biases(shape).charges(_without_local(shape))
+        steps, biases = self.steps(shape), self.biases(shape).charges(self.bias_shape(shape))
         rest = [
             Charge(_label(shape, step), Gaussian(self.noise / sqrt(step.share)))
             for step in steps[len(biases) :]
@@ -258,11 +270,50 @@ class PrivateAlternating:
             return ()
         return (f"rows of {shape.modes[shape.local].name} are shown to their owners alone",)
 
+    def in_words(self, shape: PublicShape) -> tuple[str, ...]:
+        """The settings, for a person."""
+        s = self.settings(shape)
+        clipped = f"residuals clipped at {s.residual_clip:.2g} of their spread"
+        if isinstance(shape.unit, Unit):
+            clipped = f"what one {shape.unit.mode} adds clipped at {s.unit_clip:.2g} of its usual length"
+        return (f"{s.sweeps} rounds, steps falling from 1 to {s.last_step:.2g}; {clipped}",)
+
+    def settled_noise(
+        self, shape: PublicShape, counts: Sequence[Array], rank: int
+    ) -> dict[int, Settled]:
+        """Variances of the noise that the rounds leave in each level's sums, were these the counts.
+
+        By mode that is asked about, over the variance of the residuals. ``counts`` are weighted as
+        those of :class:`PrivateBiases`, and their noise is what these leave in them.
+        """
+        s, whole = self.settings(shape), isinstance(shape.unit, Unit)
+        change = s.residual_clip * sqrt(s.feature_clip**2 * rank + s.bias_weight**2)
+        if whole:
+            change = s.unit_clip * sqrt(rank + s.bias_weight**2)
+        elif shape.unit is not None and shape.unit.replaces:
+            change *= 2
+        asked = {
+            step.mode: self.noise / sqrt(step.share * s.bias_share)
+            for step in self.biases(shape).steps(self.bias_shape(shape))
+            if step.asks == "counts"
+        }
+        variances = dict.fromkeys([b for b in _block_shares(shape) if b != CORE], 0.0)
+        for step in self.steps(shape):
+            if step.asks == "block" and step.block in variances:
+                length = self._step_length(shape, step.round)
+                noise = (length * self.noise * change) ** 2 / step.share
+                variances[step.block] = (1 - length) ** 2 * variances[step.block] + noise
+        left = {}
+        for mode, variance in variances.items():
+            weights = _level_weights(counts[mode], asked[mode]) if whole else np.ones(shape.sizes[mode])
+            left[mode] = Settled(variance / weights**2, variance / (weights * s.bias_weight) ** 2)
+        return left
+
     # -- the loop -------------------------------------------------------------------------------
 
     def init(self, seed: int, shape: PublicShape) -> State:
         self.check(shape)
-        biases = self._biases(shape).init(seed, _without_local(shape))
+        biases = self.biases(shape).init(seed, self.bias_shape(shape))
         model = _start(shape, seed, shape.prior_means(self.prior_mean))
         blocks = (Block(),) * (model.order + 1)
         own = _own(shape)
@@ -272,7 +323,7 @@ class PrivateAlternating:
     def ask(self, state: State) -> Any:
         step = state.step
         if step.asks == "biases":
-            return self._biases(state.shape).ask(state.biases)
+            return self.biases(state.shape).ask(state.biases)
         if step.asks == "scatter":
             return ScatterQuery(state.known, state.model, _most_scatter(state.known))
         if step.asks == "own":
@@ -296,7 +347,7 @@ class PrivateAlternating:
     def update(self, state: State, released: Any) -> tuple[State, Info]:
         step = state.step
         if step.asks == "biases":
-            biases, info = self._biases(state.shape).update(state.biases, released)
+            biases, info = self.biases(state.shape).update(state.biases, released)
             state = replace(state, biases=biases)
             if state.steps[state.done + 1].asks != "biases":
                 state = _begin(state)
@@ -353,7 +404,10 @@ class PrivateAlternating:
         if _own(shape) is None:
             return coordinates, features, None
         usual = size + bias**2 if normal else sqrt(size + bias**2) * spread
-        levels = np.ones(1) if block == CORE else _level_weights(state, block)
+        levels = np.ones(1)
+        if block != CORE:
+            assert state.start is not None
+            levels = _level_weights(state.counts(block), state.start.count_deviations[block])
         return coordinates, features, Weighting(levels, state.known.ridge, s.unit_clip * usual)
 
     def _moved(self, state: State, step: Step, noisy: Noisy) -> State:
@@ -390,11 +444,6 @@ class PrivateAlternating:
 def _own(shape: PublicShape) -> int | None:
     """The mode whose rows are solved by their owners in every round, if any."""
     return shape.local if isinstance(shape.unit, Unit) else None
-
-
-def _without_local(shape: PublicShape) -> PublicShape:
-    """As the biases see it: where entries are protected, a local mode is noised like the others."""
-    return shape if isinstance(shape.unit, Unit) else replace(shape, local=None)
 
 
 def _block_shares(shape: PublicShape) -> dict[int, float]:
@@ -502,7 +551,8 @@ def _read_own_moment(state: State, noisy: Noisy) -> State:
     rank = turn.shape[0]
     number = max(1.0, float(noisy.values[-1]) / rank)
     variances, axes = np.linalg.eigh(symmetric(noisy.values[:-1], rank) / number)
-    solved = (axes * np.maximum(variances, 0.02)) @ axes.T
+    # Of coordinates with variance one, known in part: beyond these limits it is noise.
+    solved = (axes * np.clip(variances, 0.02, 2.0)) @ axes.T
     state = replace(state, own_moment=turn @ solved @ turn.T)
     design = turn.T @ state.model.design_moment(own, _moments(state)) @ turn
     unknown = np.linalg.inv(np.eye(rank) + _entries_of_unit(state) * design / state.scatter)
@@ -538,11 +588,12 @@ def _moments(state: State) -> list[Array]:
     return moments
 
 
-def _level_weights(state: State, mode: int) -> Array:
-    """Less for popular levels, whose rows need less; an average entry's is one."""
-    assert state.start is not None
-    counts = state.counts(mode)
-    weights = np.maximum(counts, state.start.count_deviations[mode]) ** -_WEIGHT_POWER
+def _level_weights(counts: Array, deviation: float) -> Array:
+    """Less for popular levels, whose rows need less; an average entry's is one.
+
+    Not above what noise of this deviation leaves visible of a count.
+    """
+    weights = np.maximum(counts, deviation) ** -_WEIGHT_POWER
     normed: Array = weights / sqrt(counts @ weights**2 / counts.sum())
     return normed
 

@@ -192,13 +192,26 @@ def constant_statistics(known: Known, site: Site) -> Clipped:
     # Clipped once more: far from zero, the middle of the bounds and the difference are rounded.
     centred = np.clip(parts * (means - known.middle), -known.half, known.half)
     total = (np.trunc(centred / step) * step).sum()
+    l1, l2 = _constant_change(known)
     if known.hidden:
         number = (np.trunc(parts * known.half / step) * step).sum()
-        return Clipped(np.array([total, number]), 2 * known.half, sqrt(2) * known.half)
+        return Clipped(np.array([total, number]), l1, l2)
+    return Clipped(np.array([total]), l1, l2, single=True)
+
+
+def _constant_change(known: Known) -> tuple[float, float]:
+    """How much neighbours change these statistics, in the L1 and in the L2 norm."""
+    if known.hidden:
+        return 2 * known.half, sqrt(2) * known.half
     unit = known.shape.unit
     changed = unit.max_entries / known.full_entries if isinstance(unit, UnitValues) else 1.0
-    bound = 2 * known.half * min(1.0, changed) + 2 * step  # each of the two is cut to the grid
-    return Clipped(np.array([total]), bound, bound, single=True)
+    bound = 2 * known.half * min(1.0, changed) + 2 * grid(known.half)  # both are cut to the grid
+    return bound, bound
+
+
+def constant_deviation(known: Known, share: float) -> float:
+    """Standard deviation of the noise in the sum that the constant is made of."""
+    return known.mechanism(share).deviation(_constant_change(known)[0 if known.pure else 1])
 
 
 def answer_constant(known: Known, site: Site, draw: Draw) -> Released:
@@ -316,10 +329,20 @@ class SumsQuery(NamedTuple):
 
     known: Known
     mode: int
-    model: Multilinear
+    model: Multilinear | None  # None where only the noise is asked for
     clip: float
     bound: float
     weights: Array | None
+
+    @property
+    def change(self) -> float:
+        """How much neighbours change the sums, by entry or by unit."""
+        known = self.known
+        if known.hidden:
+            return self.bound
+        if self.weights is not None:
+            return 2 * self.bound
+        return 2 * (min(self.clip, known.half) + grid(self.clip))
 
 
 @dataclass(frozen=True)
@@ -451,6 +474,26 @@ class PrivateBiases:
             noise += shape.sizes[mode] ** 2 * average
         return noise
 
+    def settled_noise(self, shape: PublicShape, counts: Sequence[Array]) -> dict[int, Array]:
+        """Variance of the noise that the rounds leave in each level's sums, were these the counts.
+
+        By mode, for those that are asked about. ``counts`` are weighted as this solver counts.
+        """
+        known, steps = self._known(shape), self.steps(shape)
+        levels = [Learnt() if known.hidden else _public(numbers) for numbers in counts]
+        left = {}
+        for step in steps:
+            if step.asks == "counts":
+                deviation = known.mechanism(step.share).deviation(1.0)
+                levels[step.mode] = replace(_public(counts[step.mode]), count_deviation=deviation)
+            elif step.asks == "sums":
+                query = _clipped_query(known, steps, step.mode, levels[step.mode], None)
+                times = sum(other.asks == "sums" and other.mode == step.mode for other in steps)
+                weights = 1.0 if query.weights is None else query.weights
+                deviation = known.mechanism(step.share).deviation(query.change)
+                left[step.mode] = (deviation / weights) ** 2 / times * np.ones(shape.sizes[step.mode])
+        return left
+
     def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
@@ -577,21 +620,26 @@ def _mode_shares(known: Known) -> tuple[dict[int, float], tuple[int, float] | No
 
 
 def _sums_query(state: BiasState) -> SumsQuery:
+    mode = state.step.mode
+    return _clipped_query(state.known, state.steps, mode, state.levels[mode], state.model)
+
+
+def _clipped_query(
+    known: Known, steps: Sequence[Step], mode: int, level: Learnt, model: Multilinear | None
+) -> SumsQuery:
     """Clipping falls where noise is large: it costs less there than noise in proportion to it."""
-    known, mode = state.known, state.step.mode
-    level = state.levels[mode]
     counts = np.ones(known.shape.sizes[mode]) if level.counts is None else level.counts.means
-    share = sum(step.share for step in state.steps if step.asks == "sums" and step.mode == mode)
+    share = sum(step.share for step in steps if step.asks == "sums" and step.mode == mode)
     kept = known.reliability(mode, counts, known.mechanism(share).deviation(1.0))
     if known.unit_mode is None:
         clip = min((1 + kept) * known.spread, 2 * known.half)
-        return SumsQuery(known, mode, state.model, clip, clip, None)
+        return SumsQuery(known, mode, model, clip, clip, None)
     bound = (0.7 + 0.2 * kept) * known.spread
     # With weights w, the error sum_j n_j / (w_j n_j)^2 is least for w = n^(-2 / (2 + norm)), given the
     # length of an average unit's contribution; not below what noise leaves visible of a count.
     weights = np.maximum(counts, level.count_deviation) ** (-2 / (2 + known.norm))
     weights /= ((counts @ weights**known.norm) / counts.sum()) ** (1 / known.norm)
-    return SumsQuery(known, mode, state.model, 2 * known.spread, bound, weights)
+    return SumsQuery(known, mode, model, 2 * known.spread, bound, weights)
 
 
 # -- at the data ----------------------------------------------------------------------------------
@@ -615,19 +663,17 @@ def count_statistics(query: CountsQuery, site: Site) -> Clipped:
 def sum_statistics(query: SumsQuery, site: Site) -> Clipped:
     """Sums of residuals, with the bound on how much neighbours change them."""
     known, mode, model = query.known, query.mode, query.model
+    assert model is not None
     arranged, own = arrange(site, known.unit_mode, known.bounds), known.unit_mode
     # A unit that takes its own mean off does not need its own bias.
     used = [m for m in range(model.order) if m != own or mode == own]
     rest = _residuals(arranged.values, arranged.levels, model, used)
     if query.weights is None:
         sums = entry_sums(arranged.levels[mode], rest, query.clip, known.shape.sizes[mode])
-        replaced = 2 * (min(query.clip, known.half) + grid(query.clip))
-        bound = query.clip if known.hidden else replaced
-        return Clipped(sums, bound, bound, single=True)
+        return Clipped(sums, query.change, query.change, single=True)
     made = Contribution(query.clip, query.bound, known.ridge, mode != own, known.norm)
     sums = unit_sums(arranged.levels[mode], arranged.starts, rest, query.weights, made)
-    bound = query.bound if known.hidden else 2 * query.bound
-    return Clipped(sums, bound if known.pure else inf, bound)
+    return Clipped(sums, query.change if known.pure else inf, query.change)
 
 
 def _residuals(values: Array, levels: Sequence[Array], model: Multilinear, modes: list[int]) -> Array:

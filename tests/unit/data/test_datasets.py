@@ -175,8 +175,8 @@ def test_unknown_time_bin(offline):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (gzip.compress(b"\x00\x00\x08\x01\x00\x00\x00\x05abc"), "is not an idx file"),
-        (gzip.compress(b"PNG"), "is not an idx file"),
+        (gzip.compress(b"\x00\x00\x08\x01\x00\x00\x00\x05abc", mtime=0), "is not an idx file"),
+        (gzip.compress(b"PNG", mtime=0), "is not an idx file"),
         (b"not gzip", "cannot be read"),
     ],
 )

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sfumato.data import prepare, synthetic
-from sfumato.data.tensor import SparseTensor
+from sfumato.data.profile import Profile
+from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 
 
@@ -208,3 +209,26 @@ def _explained_by_matrix(train: SparseTensor, fit, test: SparseTensor, held_out)
     low_rank = (left[:, :3] * values[:3]) @ right[:3]
     predicted = low_rank[test.coordinates[0], test.coordinates[1]]
     return np.corrcoef(predicted, held_out)[0, 1] ** 2
+
+
+def test_typical_data_have_the_variances_of_their_profile():
+    modes = (Mode("user", 300), Mode("item", 200), Mode("day", 30, bin="day"))
+    profile = Profile(biases=0.3, interactions=0.2)
+    planted = synthetic.typical(modes, 60_000, profile, half=6.0, seed=1)
+    levels = planted.tensor.coordinates
+    biases = [bias[here] for bias, here in zip(planted.biases, levels, strict=True)]
+    for drawn, wanted in zip(biases, profile.bias_variances(modes), strict=True):
+        assert np.var(drawn) == pytest.approx(wanted)
+    assert profile.bias_variances(modes)[2] < 0.1 * 0.3
+    products = planted.truth(levels) - np.sum(biases, axis=0)
+    # Exactly so only where levels of different modes are drawn independently.
+    assert np.var(products) == pytest.approx(0.2, rel=0.1)
+    assert np.var(planted.tensor.values) == pytest.approx(1, rel=0.1)
+
+
+def test_typical_data_are_cut_off_at_their_bounds_and_skewed():
+    modes = (Mode("user", 300), Mode("item", 200))
+    tensor = synthetic.typical(modes, 10_000, half=1.5).tensor
+    assert tensor.bounds == (-1.5, 1.5)
+    assert np.abs(tensor.values).max() == 1.5
+    assert tensor.counts("item").max() > 4 * np.median(tensor.counts("item"))

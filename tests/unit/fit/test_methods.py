@@ -25,47 +25,102 @@ def shape(unit, entries=800_000, sizes=(6000, 4000), **more):
 
 def test_factors_where_noise_is_thin_and_biases_elsewhere():
     for unit, enough in ((sf.Entry(), 3.0), (sf.Unit("user"), 10.0)):
-        assert choose(shape(unit), sf.Budget(enough, 1e-6)) == "alternating"
-        assert choose(shape(unit), sf.Budget(0.1, 1e-6)) == "bias"
-        assert choose(shape(unit, entries=8_000), sf.Budget(enough, 1e-6)) == "bias"
+        local = 0 if unit == sf.Unit("user") else None
+        assert choose(shape(unit, local=local), sf.Budget(enough, 1e-6)).method == "alternating"
+        assert choose(shape(unit, local=local), sf.Budget(0.1, 1e-6)).method == "bias"
+        few = shape(unit, entries=8_000, local=local)
+        assert choose(few, sf.Budget(enough, 1e-6)).method == "bias"
+
+
+def test_where_all_rows_of_a_unit_are_released_factors_come_from_gradients():
+    assert choose(shape(sf.Unit("user")), sf.Budget(10.0, 1e-6)).method == "gradient"
+    assert choose(shape(sf.Unit("user")), sf.Budget(0.1, 1e-6)).method == "bias"
+    assert choose(shape(sf.Entry(), fit_biases=False), sf.Budget(10.0, 1e-6)).method == "gradient"
+
+
+def test_a_rank_that_is_given_is_the_most_and_one_that_is_not_is_planned():
+    budget = sf.Budget(10.0, 1e-6)
+    free = choose(shape(sf.Entry()), budget).rank
+    assert free > 2
+    assert choose(shape(sf.Entry()), budget, most=2).rank == 2
+    assert choose(shape(sf.Entry()), budget, most=100).rank == free
+
+
+def planned(estimator, epsilon, method="auto", sizes=(6000, 4000), entries=800_000, **more):
+    modes = [sf.Mode(name, n) for name, n in zip(("user", "item"), sizes, strict=True)]
+    public = sf.Public(entries=entries, labels=True, **more)
+    privacy = sf.Privacy(epsilon, 1e-6, unit="entry", method=method, public=public)
+    plan = estimator.set_params(privacy=privacy).plan(modes, bounds=(1, 5))
+    return plan, plan.shape.make_model(plan.shape.sizes, plan.shape.dtype).ranks
+
+
+def test_the_model_has_the_rank_that_was_planned():
+    plan, free = planned(sf.CP(), 10.0)
+    assert plan.solver.name == "alternating"
+    assert free[0] == choose(plan.shape, plan.budget).rank
+    assert planned(sf.CP(2), 10.0)[1] == (2, 2)
+    assert planned(sf.CP(), 10.0, "alternating")[1] == free
+    assert planned(sf.CP(7), 1.0, "alternating")[1] == (7, 7)  # asked for by name: as it is
+    assert planned(sf.Tucker(), 10.0)[1] == free
+    assert planned(sf.Tucker([2, 3]), 10.0)[1] == (2, 3)
+
+
+def test_no_factors_are_kept_where_none_are_worth_it():
+    plan, ranks = planned(sf.CP(), 0.1)
+    assert plan.solver.name == "private biases"
+    assert ranks == (1, 1)
+
+
+def test_methods_that_are_not_planned_have_the_usual_rank():
+    assert planned(sf.CP(), 1.0, "gradient")[1] == (8, 8)
+    assert planned(sf.CP(), 1.0, "gradient", sizes=(6000, 5))[1] == (5, 5)
+    assert planned(sf.Tucker(), 1.0, "gradient", sizes=(6000, 3))[1] == (4, 3)
+
+
+def test_what_is_assumed_of_the_data_moves_the_choice():
+    dull = sf.Profile(biases=0.5, interactions=0.01)
+    assert planned(sf.CP(), 3.0)[0].solver.name == "alternating"
+    assert planned(sf.CP(), 3.0, profile=dull)[0].solver.name == "private biases"
 
 
 @pytest.mark.parametrize("unit", [sf.Entry(), sf.Unit("user"), sf.Value()])
-def test_more_budget_or_more_entries_never_lead_back_to_biases(unit):
-    for entries in (10_000, 100_000, 1_000_000, 10_000_000):
-        chosen = [
-            choose(shape(unit, entries), sf.Budget(e, 1e-6)) == "bias"
-            for e in np.geomspace(0.05, 20, 25)
-        ]
-        assert chosen == sorted(chosen, reverse=True)
-    for epsilon in (0.3, 3.0, 10.0):
-        by_entries = [
-            choose(shape(unit, int(n)), sf.Budget(epsilon, 1e-6)) == "bias"
-            for n in np.geomspace(1e3, 1e8, 25)
-        ]
-        assert by_entries == sorted(by_entries, reverse=True)
+@pytest.mark.parametrize("local", [None, 0])
+def test_more_budget_or_more_entries_never_lead_back_to_a_simpler_method(unit, local):
+    simple = ["constant", "bias"]
+
+    def steps(entries, epsilon):
+        method = choose(shape(unit, int(entries), local=local), sf.Budget(epsilon, 1e-6)).method
+        return simple.index(method) if method in simple else len(simple)
+
+    for entries in (10_000, 1_000_000):
+        by_budget = [steps(entries, epsilon) for epsilon in np.geomspace(0.05, 20, 8)]
+        assert by_budget == sorted(by_budget)
+    for epsilon in (0.3, 3.0):
+        by_entries = [steps(entries, epsilon) for entries in np.geomspace(1e3, 2e7, 8)]
+        assert by_entries == sorted(by_entries)
 
 
 def test_values_are_perturbed_where_that_is_worth_it():
-    assert choose(shape(sf.Value()), sf.Budget(5.0)) == "input"
-    assert choose(shape(sf.Value()), sf.Budget(0.5)) == "bias"
-    assert choose(shape(sf.Value(), fit_biases=False), sf.Budget(0.5)) == "input"
+    assert choose(shape(sf.Value()), sf.Budget(5.0)).method == "input"
+    assert choose(shape(sf.Value()), sf.Budget(0.5)).method == "bias"
+    assert choose(shape(sf.Value(), fit_biases=False), sf.Budget(0.5)).method == "input"
 
 
 def test_without_a_delta_only_biases_hide_presence():
-    assert choose(shape(sf.Entry()), sf.Budget(10.0)) == "bias"
-    assert choose(shape(sf.UnitValues("user", 9)), sf.Budget(10.0, 1e-6)) == "bias"
+    assert choose(shape(sf.Entry()), sf.Budget(10.0)).method == "bias"
+    assert choose(shape(sf.UnitValues("user", 9)), sf.Budget(10.0, 1e-6)).method == "bias"
 
 
 def test_zcdp_budgets_choose_too():
-    assert choose(shape(sf.Entry()), sf.ZCDP(1.0)) == "gradient"
-    assert choose(shape(sf.Entry()), sf.ZCDP(1e-4)) == "bias"
+    assert choose(shape(sf.Entry()), sf.ZCDP(1.0)).method == "alternating"
+    assert choose(shape(sf.Entry()), sf.ZCDP(1e-4)).method == "bias"
 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
         ({"method": "gradient"}, "delta"),
+        ({"method": "alternating"}, "delta"),
         ({"method": "output"}, "delta"),
         ({"method": "input", "unit": "value", "noise": "gaussian"}, "delta"),
         ({"method": "input", "unit": "value", "noise": "vector"}, "one of"),

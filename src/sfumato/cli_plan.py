@@ -1,0 +1,290 @@
+"""What ``sfumato plan`` says: a private fit's settings and what to expect of it, before any data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import floor, log10, prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sfumato.data.profile import Profile
+from sfumato.data.tensor import Mode
+from sfumato.errors import SettingError
+from sfumato.estimators import CP
+from sfumato.fit.methods import choose
+from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
+from sfumato.fit.private import PrivatePlan
+from sfumato.privacy.budget import Budget
+from sfumato.privacy.clip import check_range
+from sfumato.privacy.settings import Privacy
+from sfumato.privacy.unit import Public, Unit
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+_EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_USUAL_NAMES = ("user", "item")
+COSTS_NOTHING = "This costs no privacy: it follows from the numbers given, and no data is touched."
+_NAMES = {"bias": "biases", "alternating": "factors"}
+
+
+@dataclass(frozen=True)
+class PlanOrder:
+    """What to plan for, as asked for on the command line."""
+
+    sizes: Sequence[int]
+    entries: int
+    epsilon: float
+    delta: float
+    unit: str
+    names: Sequence[str] | None = None
+    bins: Sequence[str] = ()
+    local: str | None = "auto"
+    max_entries: int | None = None
+    bounds: tuple[float, float] | None = None
+    spread: float | None = None
+    rank: int | None = None
+    signal: tuple[float, float] | None = None
+
+    @cached_property
+    def modes(self) -> tuple[Mode, ...]:
+        sizes, count = self.sizes, len(self.sizes)
+        if count < 2 or min(sizes) < 2:
+            raise SettingError("--shape takes two sizes or more, each from 2 on: --shape 6040 3883")
+        names = self.names or [*_USUAL_NAMES, *(f"mode{m + 1}" for m in range(2, count))][:count]
+        if len(set(names)) != count or len(names) != count:
+            raise SettingError(f"--modes takes {count} different names, one for each size")
+        if not 1 <= self.entries <= prod(sizes):
+            raise SettingError(
+                f"--entries must lie between 1 and the number of cells, {prod(sizes):,}, "
+                f"got {self.entries:,}"
+            )
+        bins = self._bins(names)
+        return tuple(Mode(n, size, bin=bins.get(n)) for n, size in zip(names, sizes, strict=True))
+
+    def _bins(self, names: Sequence[str]) -> dict[str, str]:
+        pairs = [text.partition("=") for text in self.bins]
+        for name, _, resolution in pairs:
+            if name not in names or not resolution:
+                raise SettingError(
+                    f"--bin takes a mode and a bin, as in day=day; the modes are {', '.join(names)}"
+                )
+        return {name: resolution for name, _, resolution in pairs}
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """The bounds; where none are given, two spreads to each side."""
+        bounds = self.bounds or (-2 * (self.spread or 1.0), 2 * (self.spread or 1.0))
+        check_range(*bounds)
+        return bounds
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation of the values, as far as that is known: else one."""
+        return self.spread or (self.range[1] - self.range[0]) / 4
+
+    @cached_property
+    def profile(self) -> Profile:
+        if self.signal is None:
+            return Profile()
+        return Profile(biases=self.signal[0], interactions=self.signal[1])
+
+    @cached_property
+    def budget(self) -> Budget:
+        return Budget(self.epsilon, self.delta)
+
+    @cached_property
+    def plan(self) -> PrivatePlan:
+        """What a fit with ``--method auto`` would do."""
+        modes = self.modes  # what is wrong with them is said first
+        privacy = Privacy(
+            self.epsilon,
+            self.delta,
+            unit=self.unit,
+            max_entries=self.max_entries,
+            local=None if self.local == "none" else self.local,
+            public=Public(entries=self.entries, labels=True, spread=self.spread, profile=self.profile),
+        )
+        estimator = CP(self.rank, privacy=privacy)
+        plan = estimator.plan(modes, bounds=self.range, entries=self.entries)
+        assert isinstance(plan, PrivatePlan)
+        return plan
+
+
+class Row:
+    """One budget: what each method is expected to reach, and which one ``auto`` takes."""
+
+    def __init__(self, order: PlanOrder, epsilon: float) -> None:
+        shape, budget = order.plan.shape, Budget(epsilon, order.delta)
+        self.epsilon = epsilon
+        self.forecast: Forecast = forecast(shape, budget, profile=order.profile, most=order.rank)
+        self.method: str = choose(shape, budget, order.rank, order.profile).method
+
+    @property
+    def expected(self) -> Expectation | None:
+        """What to expect of the method that is taken; None where there is no formula for it."""
+        known = [self.forecast.constant, self.forecast.biases, self.forecast.factors]
+        return next((each for each in known if each is not None and each.method == self.method), None)
+
+    def to_json(self, scale: float) -> dict[str, Any]:
+        factors, expected = self.forecast.factors, self.expected
+        return {
+            "epsilon": self.epsilon,
+            "constant": scale * self.forecast.constant.rmse,
+            "biases": scale * self.forecast.biases.rmse,
+            "factors": None if factors is None else scale * factors.rmse,
+            "factors_rank": None if factors is None else factors.rank,
+            "method": self.method,
+            "rank": expected.rank or None if expected else None,
+            "over_constant": expected.ratio if expected else None,
+            "band": expected.band if expected else None,
+        }
+
+
+def rows(order: PlanOrder) -> list[Row]:
+    """The asked budget among a row of others."""
+    return [Row(order, epsilon) for epsilon in sorted({*_EPSILONS, order.epsilon})]
+
+
+def to_json(order: PlanOrder, found: Sequence[Row]) -> dict[str, Any]:
+    asked = next(row for row in found if row.epsilon == order.epsilon)
+    return {
+        "modes": {mode.name: mode.size for mode in order.modes},
+        "entries": order.entries,
+        "unit": order.unit,
+        "delta": order.delta,
+        "bounds": order.bounds,
+        "spread": order.scale,
+        "assumed": asdict(order.profile),
+        "plan": order.plan.explain(),
+        "max_entries": order.max_entries,
+        "chosen": asked.to_json(order.scale),
+        "budgets": [row.to_json(order.scale) for row in found],
+    }
+
+
+def text(order: PlanOrder, found: Sequence[Row]) -> Group:
+    """A plan to print."""
+    from rich.console import Group
+
+    asked = next(row for row in found if row.epsilon == order.epsilon)
+    return Group(
+        _chosen_line(asked),
+        order.plan.explain(),
+        *_expectation_lines(order, asked),
+        "",
+        f"Expected RMSE at held-out entries {_units(order)}, and the plan's ratio to the constant:",
+        "",
+        _table(order, found),
+        "",
+        *_notes(order),
+        COSTS_NOTHING,
+    )
+
+
+def _chosen_line(asked: Row) -> str:
+    expected = asked.expected
+    if expected is None:
+        return f"Chosen: the method {asked.method!r}."
+    if expected.rank:
+        return f"Chosen: factors of rank {expected.rank}, by an alternating fit."
+    return f"Chosen: private {_NAMES.get(expected.method, expected.method)}, without factors."
+
+
+def _expectation_lines(order: PlanOrder, asked: Row) -> list[str]:
+    expected = asked.expected
+    if expected is None:
+        return [f"What to expect of {asked.method!r} is not known; of simpler methods see below."]
+    low, high = expected.band
+    return [
+        f"Expected: {expected.ratio:.3f} of the private constant's RMSE, between {low:.3f} and "
+        f"{high:.3f}; that is {_number(expected, order)} {_units(order)}."
+    ]
+
+
+def _table(order: PlanOrder, found: Sequence[Row]) -> Table:
+    from sfumato.report import plain_table
+
+    table = plain_table(
+        "epsilon", "constant", "biases", "factors", "rank", "plan", "ratio", "ratio between"
+    )
+    for row in found:
+        factors, expected = row.forecast.factors, row.expected
+        numbers = [row.forecast.constant, row.forecast.biases]
+        table.add_row(
+            f"{row.epsilon:g}{' *' if row.epsilon == order.epsilon else ''}",
+            *(_number(each, order) for each in numbers),
+            _number(factors, order) if factors else "",
+            str(factors.rank) if factors else "",
+            _NAMES.get(row.method, row.method),
+            f"{expected.ratio:.3f}" if expected else "",
+            f"{expected.band[0]:.2f} and {expected.band[1]:.2f}" if expected else "",
+        )
+    return table
+
+
+def _notes(order: PlanOrder) -> list[str]:
+    shape, profile = order.plan.shape, order.profile
+    notes = [
+        f"Assumed of the values' variance: {profile.biases:.0%} biases, {profile.interactions:.0%} "
+        f"interactions, {profile.noise:.0%} noise (--signal BIASES INTERACTIONS). The band is for data "
+        "that are so."
+    ]
+    if order.spread is None:
+        whence = "a quarter of the range of the bounds" if order.bounds else "one"
+        notes.append(f"Values are taken to spread by {whence} (--spread).")
+    if isinstance(shape.unit, Unit) and order.max_entries is None:
+        notes.append(
+            f"No cap on the entries of one {shape.unit.mode} is needed: the more entries, the less each "
+            "one weighs."
+        )
+    if order.delta == 0:
+        notes.append("Without a delta there are no factors: try --delta 1e-6.")
+    elif not serves_factors(shape, order.budget):
+        notes.append("Factors of this unit are fitted where its rows stay with their owners.")
+    return notes
+
+
+def draw(order: PlanOrder, found: Sequence[Row], path: Path) -> Path:
+    """The trade-off as a picture."""
+    from sfumato.report import Curve, trade_off
+
+    scale = order.scale
+    forecasts = [row.forecast for row in found]
+    known = [row.expected or row.forecast.biases for row in found]
+    curves = [
+        Curve("private constant", tuple(scale * f.constant.rmse for f in forecasts)),
+        Curve("private biases", tuple(scale * f.biases.rmse for f in forecasts)),
+        Curve(
+            "plan",
+            tuple(scale * each.rmse for each in known),
+            tuple(
+                (scale * f.constant.rmse * each.band[0], scale * f.constant.rmse * each.band[1])
+                for f, each in zip(forecasts, known, strict=True)
+            ),
+        ),
+    ]
+    shape = " x ".join(f"{mode.name} {mode.size:,}" for mode in order.modes)
+    return trade_off(
+        path,
+        [row.epsilon for row in found],
+        curves,
+        [],
+        title="What privacy is expected to cost",
+        note=f"{shape}, {order.entries:,} entries; {order.plan.shape.unit}",
+        errors=f"expected RMSE {_units(order)}",
+    )
+
+
+def _units(order: PlanOrder) -> str:
+    given = order.bounds is not None or order.spread is not None
+    return "in the values' units" if given else "over the values' spread"
+
+
+def _number(expected: Expectation, order: PlanOrder) -> str:
+    """An error with as many digits as tell budgets apart."""
+    digits = max(0, 3 - floor(log10(order.scale)))
+    return f"{order.scale * expected.rmse:.{digits}f}"

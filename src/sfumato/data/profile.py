@@ -1,0 +1,77 @@
+"""What data are assumed to be like where nothing is known of them but their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.errors import SettingError
+
+if TYPE_CHECKING:
+    from sfumato.data.tensor import Mode
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How the variance of the values is made up, and how entries spread over levels.
+
+    An assumption, in round numbers of the size that ratings show: of the variance of the values a third
+    is that of biases, a sixth that of interactions between the modes, and half is noise. Use one of
+    your own where you know better.
+
+    Parameters
+    ----------
+    biases : share of the variance that biases make up, split evenly over the modes.
+    interactions : share that products of factors make up.
+    decay : strength of each component of the interactions, as a share of that of the one before it.
+    components : how many components there are.
+    skew : Zipf exponents of the levels' popularity: of the people's mode, and of the others. Times are
+        equally popular.
+    times : bias of a mode of times, over that of another mode.
+    """
+
+    biases: float = 1 / 3
+    interactions: float = 1 / 6
+    decay: float = 0.75
+    components: int = 12
+    skew: tuple[float, float] = (0.5, 0.8)
+    times: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.biases, self.interactions) < 0 or self.biases + self.interactions >= 1:
+            raise SettingError(
+                "biases and interactions are shares of the variance: 0 or more, together below 1, "
+                f"got {self.biases:g} and {self.interactions:g}"
+            )
+        if not (0 < self.decay <= 1 and self.components >= 1 and self.times >= 0):
+            raise SettingError("decay lies between 0 and 1, components from 1 on, times from 0 on")
+        if min(self.skew) < 0:
+            raise SettingError(f"Zipf exponents must be 0 or more, got {self.skew}")
+
+    @property
+    def noise(self) -> float:
+        """Share of the variance that nothing explains."""
+        return 1 - self.biases - self.interactions
+
+    @property
+    def strengths(self) -> NDArray[np.float64]:
+        """Variance of each component."""
+        falling = self.decay ** np.arange(self.components)
+        return np.asarray(self.interactions * falling / falling.sum())
+
+    def bias_variances(self, modes: Sequence[Mode]) -> list[float]:
+        """Variance of the biases of each mode."""
+        parts = [1.0 if mode.bin is None else self.times for mode in modes]
+        whole = sum(parts)
+        return [self.biases * part / whole if whole else 0.0 for part in parts]
+
+    def exponents(self, modes: Sequence[Mode], people: int) -> list[float]:
+        """Zipf exponent of each mode; ``people`` is the mode whose levels are people."""
+        return [
+            0.0 if mode.bin is not None else self.skew[0 if m == people else 1]
+            for m, mode in enumerate(modes)
+        ]

@@ -1,0 +1,487 @@
+"""What a private fit can be expected to reach, and the settings that reach most: public numbers alone.
+
+Nothing here sees data, so that planning costs nothing. What data are like is assumed
+(:class:`Profile`); how much noise a solver adds is read off the solver itself.
+
+For a level with n entries, signal of variance t, residuals of variance s, and noise of variance v in
+its sum, the best linear guess of the signal loses the share (s n + v) / (t n^2 + s n + v). Biases lose
+that; a component of the interactions has to be found in all modes at once, and what a mode can find of
+it depends on how much the others have found: a fixed point, zero where the data are too thin. See
+``docs/planner.md`` for the formulas and how close they come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from math import floor, inf, log2, prod, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from sfumato.data.profile import Profile
+from sfumato.data.tensor import find_mode
+from sfumato.privacy.accounting import gaussian_multiplier
+from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.unit import Entry, Unit, Value
+from sfumato.solvers.base import PublicShape
+from sfumato.solvers.private_alternating import PrivateAlternating
+from sfumato.solvers.private_biases import (
+    Known,
+    PrivateBiases,
+    PrivateConstant,
+    constant_deviation,
+    prefers_laplace,
+)
+
+Array = NDArray[Any]
+
+_GROUPS = 64  # of levels of like popularity
+_USUAL_ENTRIES = 100  # of an average level, where the number of entries is not public
+_START = 0.03  # what a random start has found of a component, in each mode
+_SWEEPS, _SETTLED = 300, 1e-6  # towards a fixed point
+_FOUND = 0.01  # share of the variance that factors have to explain
+_WORTH = 5e-3  # by how much factors have to be better than biases: expectations are not closer than that
+_TIE = 1e-3  # expected errors that differ by less count as equal: the simpler fit is chosen
+
+
+class Efficiency(NamedTuple):
+    """By how much the noise of real fits is worse than its variance says: clipping cuts signal too.
+
+    Fitted by ``python -m benchmarks.planner --fit``, on invented data.
+    """
+
+    biases: float
+    entries: float
+    units: float
+
+
+EFFICIENCY = Efficiency(biases=1.8, entries=4.6, units=3.8)
+# Twice the root mean square of how far fits lay from what was expected of them, from the same run and
+# rounded up. With three modes or more a random start does not find all that is there to be found.
+_BIAS_BAND, _FACTOR_BAND, _TENSOR_BAND = 0.02, 0.02, 0.07
+
+
+# -- how entries lie ------------------------------------------------------------------------------
+
+
+class Levels(NamedTuple):
+    """A mode's levels in groups of like popularity: entries of one level, and number of levels."""
+
+    entries: Array
+    number: Array
+
+    @property
+    def share(self) -> Array:
+        """Of all entries, by group."""
+        weights: Array = self.entries * self.number
+        return np.asarray(weights / weights.sum())
+
+    @property
+    def first(self) -> Array:
+        """The first level of each group."""
+        return np.concatenate([[0], np.cumsum(self.number)[:-1]]).astype(np.int64)
+
+    def spread_out(self, by_group: Array) -> Array:
+        return np.repeat(by_group, self.number.astype(np.int64))
+
+
+def popular_levels(size: int, exponent: float, entries: float, cells: float) -> Levels:
+    """Levels under a Zipf law, of which none has more entries than it has cells.
+
+    Where cells are drawn without repetition, a level of popularity p has cells (1 - exp(-x p)) of
+    them, x such that they add up.
+    """
+    edges = np.unique(np.round(np.geomspace(1, size + 1, _GROUPS + 1)).astype(np.int64))
+    popularity = np.arange(1, size + 1, dtype=np.float64) ** -exponent
+    number = np.diff(edges).astype(np.float64)
+    popularity = np.add.reduceat(popularity, edges[:-1] - 1) / number
+    popularity /= number @ popularity
+    full = entries / (size * cells)
+    if full >= 0.999:
+        return Levels(np.full(number.shape, entries / size), number)
+
+    def surplus(log_rate: float) -> float:
+        return float(number @ -np.expm1(-np.exp(log_rate) * popularity)) / size - full
+
+    start = np.log(entries / cells)
+    high = start + 1.0
+    while surplus(high) < 0:
+        high += 1.0
+    rate = np.exp(brentq(surplus, start - 1e-9, high, xtol=1e-12))
+    drawn = cells * -np.expm1(-rate * popularity)
+    return Levels(drawn * entries / (number @ drawn), number)
+
+
+class Counted(NamedTuple):
+    """What a level's sum is made of, by group: its entries' weights, and their squares, added up."""
+
+    weights: Array
+    squares: Array
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The public numbers of a fit, and what is assumed beside them. Variances are over the values'."""
+
+    shape: PublicShape
+    profile: Profile = field(default_factory=Profile)
+
+    @cached_property
+    def known(self) -> Known:
+        return Known(self.shape, 1.0, pure=False)
+
+    @cached_property
+    def entries(self) -> float:
+        sizes = self.shape.sizes
+        return self.shape.entries or _USUAL_ENTRIES * sum(sizes) / len(sizes)
+
+    @cached_property
+    def people(self) -> int:
+        """The mode whose levels are people: the unit's, the local one, or else the first."""
+        for mode in (self.known.unit_mode, self.shape.local):
+            if mode is not None:
+                return mode
+        return 0
+
+    @cached_property
+    def levels(self) -> tuple[Levels, ...]:
+        sizes = self.shape.sizes
+        exponents = self.profile.exponents(self.shape.modes, self.people)
+        return tuple(
+            popular_levels(size, exponent, self.entries, prod(sizes) / size)
+            for size, exponent in zip(sizes, exponents, strict=True)
+        )
+
+    @cached_property
+    def counted(self) -> tuple[Counted, ...]:
+        """By mode, as the solvers' questions count: entries, or units' contributions."""
+        return tuple(self._counted(mode) for mode in range(len(self.levels)))
+
+    def _counted(self, mode: int) -> Counted:
+        """A unit with k_j entries at level j weighs each (ridge + sum_j k_j^2)^(-1/2)."""
+        entries, own = self.levels[mode].entries, self.known.unit_mode
+        if own is None:
+            return Counted(entries, entries)
+        if mode == own:
+            squares = entries**2 / (entries**2 + self.known.ridge)
+            return Counted(np.sqrt(squares), squares / entries)
+        units, here = self.levels[own], self.levels[mode]
+        cells = prod(self.shape.sizes) / (self.shape.sizes[own] * self.shape.sizes[mode])
+        twice = here.number @ (here.entries / self.entries) ** 2 * (1 - 1 / cells)
+        squares = 1 / (units.entries + twice * units.entries**2 + self.known.ridge)
+        return Counted(entries * (units.share @ np.sqrt(squares)), entries * (units.share @ squares))
+
+    @cached_property
+    def counts(self) -> list[Array]:
+        """Weighted counts of all levels of each mode, as solvers take them."""
+        pairs = zip(self.levels, self.counted, strict=True)
+        return [levels.spread_out(counted.weights) for levels, counted in pairs]
+
+    def by_group(self, mode: int, by_level: Array) -> Array:
+        return np.asarray(by_level[self.levels[mode].first])
+
+    @cached_property
+    def bias_variances(self) -> Array:
+        return np.array(self.profile.bias_variances(self.shape.modes))
+
+    @cached_property
+    def timeless(self) -> list[int]:
+        """Modes whose factors have to be found; those of times are taken for one."""
+        return [m for m, mode in enumerate(self.shape.modes) if mode.bin is None]
+
+    def unexplained(self, lost: Array) -> float:
+        """Variance that biases leave, where these shares of them are lost."""
+        return float(1 - self.bias_variances @ (1 - lost))
+
+    def kept(
+        self, mode: int, signal: Any, rest: float, noise: Any, *, locally: bool | None = None
+    ) -> Array:
+        """Share of a signal's variance that a mode's levels keep, at an average entry.
+
+        ``rest`` is the variance of an entry beside the signal, ``noise`` that of a level's sum. Rows
+        that are solved by their owners (``locally``; by default the local mode's) have none.
+        """
+        entries, counted = self.levels[mode].entries, self.counted[mode]
+        if locally is None:
+            locally = mode == self.shape.local
+        if locally:
+            counted, noise = Counted(entries, entries), 0.0
+        found = np.multiply.outer(np.asarray(signal, np.float64), counted.weights**2)
+        kept = found / (found + rest * counted.squares + noise)
+        return np.asarray(kept @ self.levels[mode].share)
+
+
+# -- what to expect -------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """Expected square error, and what products of factors explain, over the variance of the values."""
+
+    error: float
+    explained: float = 0.0
+
+
+def expected_constant(outlook: Outlook, solver: PrivateConstant) -> Outcome:
+    """What to expect of the private constant."""
+    return Outcome(1 + _constant_error(outlook, solver, 1.0))
+
+
+def expected_biases(
+    outlook: Outlook, solver: PrivateBiases, efficiency: Efficiency = EFFICIENCY
+) -> Outcome:
+    """What to expect of private biases."""
+    lost = _lost_biases(outlook, _bias_noise(outlook, solver, efficiency))
+    share = solver.steps(outlook.shape)[0].share
+    return Outcome(outlook.unexplained(lost) + _constant_error(outlook, solver, share))
+
+
+def expected_alternating(
+    outlook: Outlook, solver: PrivateAlternating, rank: int, efficiency: Efficiency = EFFICIENCY
+) -> Outcome:
+    """What to expect of an alternating fit of this rank."""
+    biases = solver.biases(outlook.shape)
+    start = replace(outlook, shape=solver.bias_shape(outlook.shape))
+    first = _bias_noise(start, biases, efficiency)
+    scatter = start.unexplained(_lost_biases(start, first))  # what later noise is in proportion to
+    noise = _row_noise(outlook, solver, rank, scatter, first, efficiency)
+    lost, explained = _settled(outlook, noise, rank)
+    share = biases.steps(start.shape)[0].share
+    error = outlook.unexplained(lost) - explained + _constant_error(outlook, biases, share)
+    return Outcome(error, explained)
+
+
+def _constant_error(outlook: Outlook, solver: PrivateConstant | PrivateBiases, share: float) -> float:
+    known = Known(outlook.shape, solver.noise, solver.pure)
+    number = outlook.entries
+    if known.unit_mode is not None:
+        units = outlook.levels[known.unit_mode]
+        number = float(units.number @ np.minimum(units.entries / known.full_entries, 1.0))
+    error = (constant_deviation(known, share) / (number * known.spread)) ** 2
+    return error / (1 + error)  # shrunk towards the middle of the bounds
+
+
+def _bias_noise(outlook: Outlook, solver: PrivateBiases, efficiency: Efficiency) -> dict[int, Array]:
+    """Noise in a level's sums, by mode that is asked about and group of levels."""
+    left = solver.settled_noise(outlook.shape, outlook.counts)
+    scale = efficiency.biases / outlook.known.spread**2
+    return {mode: scale * outlook.by_group(mode, noise) for mode, noise in left.items()}
+
+
+def _lost_biases(outlook: Outlook, noise: dict[int, Array]) -> Array:
+    """Share of each mode's biases that is lost; what one mode loses is noise to the others."""
+    prior, lost = outlook.bias_variances, np.zeros(len(outlook.levels))
+    for _ in range(_SWEEPS):
+        before = lost.copy()
+        for mode in range(lost.shape[0]):
+            rest = outlook.unexplained(lost) - prior[mode] * lost[mode]
+            lost[mode] = 1 - outlook.kept(mode, prior[mode], rest, noise.get(mode, inf))
+        if np.abs(lost - before).max() < _SETTLED:
+            break
+    return lost
+
+
+class _Noise(NamedTuple):
+    rows: dict[int, Array]
+    biases: dict[int, Array]
+
+
+def _row_noise(
+    outlook: Outlook,
+    solver: PrivateAlternating,
+    rank: int,
+    scatter: float,
+    first: dict[int, Array],
+    efficiency: Efficiency,
+) -> _Noise:
+    """Noise in the sums of rows and of biases; those of biases were asked for twice."""
+    scale = scatter * (efficiency.units if outlook.known.unit_mode is not None else efficiency.entries)
+    rows, biases = {}, dict(first)
+    for mode, left in solver.settled_noise(outlook.shape, outlook.counts, rank).items():
+        rows[mode] = scale * outlook.by_group(mode, left.rows)
+        again = scale * outlook.by_group(mode, left.biases)
+        biases[mode] = 1 / (1 / again + 1 / first[mode]) if mode in first else again
+    return _Noise(rows, biases)
+
+
+def _settled(outlook: Outlook, noise: _Noise, rank: int) -> tuple[Array, float]:
+    """Lost shares of the biases, and the variance that the components explain.
+
+    Round by round, as a fit finds more and more. From the same start each step finds the more the
+    less noise there is, and so does the fixed point.
+    """
+    shape, prior, order = outlook.shape, outlook.bias_variances, len(outlook.levels)
+    strengths, own = outlook.profile.strengths[:rank], outlook.known.unit_mode
+    found, lost = np.ones((order, strengths.shape[0])), np.zeros(order)
+    found[outlook.timeless] = _START
+    rest = outlook.profile.noise
+    for _ in range(_SWEEPS):
+        before = found.copy()
+        for mode in outlook.timeless:
+            signal = strengths * np.delete(found, mode, 0).prod(0)
+            left = 0.0 if mode == own else noise.rows[mode]
+            found[mode] = outlook.kept(mode, signal, rest, left, locally=mode == own)
+        for mode in range(order):
+            others = rest - prior[mode] * lost[mode]
+            lost[mode] = 1 - outlook.kept(mode, prior[mode], others, noise.biases.get(mode, inf))
+        rest = outlook.unexplained(lost) - float(strengths @ found.prod(0))
+        if np.abs(found - before).max() < _SETTLED:
+            break
+    if shape.local in outlook.timeless:  # solved once more at the end, without noise
+        signal = strengths * np.delete(found, shape.local, 0).prod(0)
+        found[shape.local] = outlook.kept(shape.local, signal, rest, 0.0)
+    return lost, float(strengths @ found.prod(0))
+
+
+# -- what to choose -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a method is expected to reach.
+
+    ``rmse`` is over the standard deviation of the values, ``ratio`` over the private constant's;
+    ``band`` is where the ratio of nearly all fits lay, to data that follow the profile. ``explained``
+    is the share of the values' variance that products of factors explain.
+    """
+
+    method: str
+    rank: int
+    rmse: float
+    ratio: float
+    width: float
+    explained: float = 0.0
+
+    @property
+    def band(self) -> tuple[float, float]:
+        return self.ratio * (1 - self.width), self.ratio * (1 + self.width)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a budget buys: the private constant, private biases, and factors where they are served.
+
+    ``worth`` says whether factors are worth their noise: clearly better than biases, now and with more
+    budget.
+    """
+
+    budget: Budget | ZCDP
+    constant: Expectation
+    biases: Expectation
+    factors: Expectation | None
+    worth: bool
+
+    @property
+    def best(self) -> Expectation:
+        """The simplest method that no other is expected to beat clearly."""
+        if self.factors is not None and self.worth:
+            return self.factors
+        return self.biases if self.biases.rmse < (1 - _TIE) * self.constant.rmse else self.constant
+
+
+def serves_factors(shape: PublicShape, budget: Budget | ZCDP) -> bool:
+    """Whether an alternating fit is to be had: by entry, or where units keep their own rows."""
+    if isinstance(budget, Budget) and budget.pure:
+        return False
+    unit = shape.unit
+    if isinstance(unit, Unit):
+        return shape.fit_biases and shape.fit_mean and shape.local == find_mode(shape.modes, unit.mode)
+    return shape.fit_biases and shape.fit_mean and isinstance(unit, Value | Entry)
+
+
+def forecast(
+    shape: PublicShape,
+    budget: Budget | ZCDP,
+    *,
+    profile: Profile | None = None,
+    most: int | None = None,
+    efficiency: Efficiency = EFFICIENCY,
+) -> Forecast:
+    """What to expect of each method within a budget; ``most`` is the largest rank to consider."""
+    outlook = Outlook(shape, profile or Profile())
+    constant = sqrt(expected(outlook, budget, "constant", 0, efficiency).error)
+    biases = sqrt(expected(outlook, budget, "bias", 0, efficiency).error)
+    factors = _best_factors(outlook, budget, constant, most, efficiency)
+    worth = factors is not None and all(
+        _are_worth(outlook, each, factors.rank, most, efficiency) for each in (budget, *_larger(budget))
+    )
+    return Forecast(
+        budget,
+        Expectation("constant", 0, constant, 1.0, width=0.0),
+        Expectation("bias", 0, biases, biases / constant, _BIAS_BAND),
+        factors,
+        worth,
+    )
+
+
+def _are_worth(
+    outlook: Outlook, budget: Budget | ZCDP, rank: int, most: int | None, efficiency: Efficiency
+) -> bool:
+    """Whether factors of this rank, or of twice as much, clearly beat biases and the constant.
+
+    Only where they find something: else the shares of the budget that they happen to give to the
+    biases would decide.
+    """
+    simple = min(expected(outlook, budget, name, 0, efficiency).error for name in ("constant", "bias"))
+    ranks = {rank, min(2 * rank, most or 2 * rank)}
+    found = [expected(outlook, budget, "alternating", each, efficiency) for each in ranks]
+    return any(each.explained >= _FOUND and each.error < (1 - _WORTH) ** 2 * simple for each in found)
+
+
+def _larger(budget: Budget | ZCDP) -> list[Budget | ZCDP]:
+    """Larger budgets, the same for all that lie below them, up to 16 times the size."""
+    size = budget.epsilon if isinstance(budget, Budget) else sqrt(budget.rho)
+    first = floor(2 * log2(size)) + 1
+    sizes = [2 ** (step / 2) for step in range(first, first + 8)]
+    if isinstance(budget, Budget):
+        return [replace(budget, epsilon=epsilon) for epsilon in sizes]
+    return [ZCDP(root**2) for root in sizes]
+
+
+def _best_factors(
+    outlook: Outlook,
+    budget: Budget | ZCDP,
+    constant: float,
+    most: int | None,
+    efficiency: Efficiency,
+) -> Expectation | None:
+    """The least rank whose error is as good as the best."""
+    if not serves_factors(outlook.shape, budget):
+        return None
+    largest = min(outlook.profile.components, *(size for size in outlook.shape.sizes if size))
+    outcomes = {
+        rank: expected(outlook, budget, "alternating", rank, efficiency)
+        for rank in range(1, min(largest, most or largest) + 1)
+    }
+    enough = (1 + _TIE) ** 2 * min(outcome.error for outcome in outcomes.values())
+    rank = next(rank for rank, outcome in outcomes.items() if outcome.error <= enough)
+    rmse = sqrt(outcomes[rank].error)
+    width = _FACTOR_BAND if len(outlook.timeless) < 3 else _TENSOR_BAND
+    return Expectation("alternating", rank, rmse, rmse / constant, width, outcomes[rank].explained)
+
+
+def expected(
+    outlook: Outlook,
+    budget: Budget | ZCDP,
+    method: str,
+    rank: int,
+    efficiency: Efficiency = EFFICIENCY,
+) -> Outcome:
+    """What to expect of a method within a budget: "constant", "bias" or "alternating"."""
+    pure = isinstance(budget, Budget) and budget.pure
+    if method == "bias" and isinstance(budget, Budget):
+        pure = prefers_laplace(outlook.shape, budget)
+    noise = 1 / budget.epsilon if pure and isinstance(budget, Budget) else multiplier(budget)
+    if method == "constant":
+        return expected_constant(outlook, PrivateConstant(noise, pure))
+    if method == "bias":
+        return expected_biases(outlook, PrivateBiases(noise, pure), efficiency)
+    return expected_alternating(outlook, PrivateAlternating(noise), rank, efficiency)
+
+
+@cache
+def multiplier(budget: Budget | ZCDP) -> float:
+    """Noise multiplier of one Gaussian question that spends a budget."""
+    return float((2 * budget.rho) ** -0.5) if isinstance(budget, ZCDP) else gaussian_multiplier(budget)
