@@ -43,7 +43,7 @@ _USUAL_ENTRIES = 100  # of an average level, where the number of entries is not 
 _START = 0.03  # what a random start has found of a component, in each mode
 _SWEEPS, _SETTLED = 300, 1e-6  # towards a fixed point
 _FOUND = 0.01  # share of the variance that factors have to explain
-_WORTH = 5e-3  # by how much factors have to be better than biases: expectations are not closer than that
+_WORTH = 2e-3  # by how much factors have to be better than biases
 _TIE = 1e-3  # expected errors that differ by less count as equal: the simpler fit is chosen
 
 
@@ -58,10 +58,10 @@ class Efficiency(NamedTuple):
     units: float
 
 
-EFFICIENCY = Efficiency(biases=1.8, entries=4.6, units=3.8)
+EFFICIENCY = Efficiency(biases=1.8, entries=6.8, units=5.6)
 # Twice the root mean square of how far fits lay from what was expected of them, from the same run and
 # rounded up. With three modes or more a random start does not find all that is there to be found.
-_BIAS_BAND, _FACTOR_BAND, _TENSOR_BAND = 0.02, 0.02, 0.07
+_BIAS_BAND, _FACTOR_BAND, _TENSOR_BAND = 0.02, 0.02, 0.04
 
 
 # -- how entries lie ------------------------------------------------------------------------------

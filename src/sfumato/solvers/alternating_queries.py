@@ -79,9 +79,9 @@ def own_statistics(query: OwnQuery, site: Site) -> Clipped:
     """
     mode, most = query.prior.mode, query.length**2
     rows = solve_own(query.model, query.prior, site).factors[mode]
-    rows = rows[site.by_mode(mode).counts > 0]
-    if query.prior.turn is not None:
+    if query.prior.turn is not None:  # of all rows, or who else is there would decide on roundings
         rows = rows @ np.linalg.inv(query.prior.turn).T
+    rows = rows[site.by_mode(mode).counts > 0]
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows * np.minimum(1.0, query.length * _BELOW_ONE / np.maximum(lengths, 1e-300))
     first, second = np.triu_indices(rows.shape[1])

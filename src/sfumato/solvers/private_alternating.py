@@ -99,19 +99,19 @@ class Settings:
 def derive(shape: PublicShape, noise: float) -> Settings:
     """Settings from public numbers alone.
 
-    The thinner the data lie under the noise, the sooner entries are clipped and the more goes to the
-    biases. Products of three and more factors that may all change take long to find their direction
+    The thinner the data lie under the noise, the sooner entries are clipped, the fewer rounds there are,
+    and the more goes to the biases. Products of three and more factors that may all change take long to find their direction
     from a random start: the step is then held at one for most of the sweeps, and there are more. They
     also have longer tails, which carry what there is to learn: they are clipped later.
     """
     calm = 1 / (1 + thinness(shape, noise) / _CALM)
     free = sum(mean == 0 for mean in shape.prior_means(None))
-    many = free > 2
+    many, whole_units = free > 2, isinstance(shape.unit, Unit)
     return Settings(
-        sweeps=30 if many else 20,
+        sweeps=30 if many else 12 if whole_units else round(12 + 8 * calm),
         held_sweeps=20 if many else 1,
         last_step=0.15,
-        residual_clip=2.0 if isinstance(shape.unit, Unit) else 0.7 + 0.6 * calm,
+        residual_clip=2.0 if whole_units else 0.7 + 0.6 * calm,
         feature_clip=(0.7 + 0.35 * calm) * sqrt(_TAIL) ** max(0, free - 2),
         unit_clip=0.6,
         bias_weight=1.4 - 0.4 * calm,
