@@ -100,9 +100,10 @@ def derive(shape: PublicShape, noise: float) -> Settings:
     """Settings from public numbers alone.
 
     The thinner the data lie under the noise, the sooner entries are clipped, the fewer rounds there are,
-    and the more goes to the biases. Products of three and more factors that may all change take long to find their direction
-    from a random start: the step is then held at one for most of the sweeps, and there are more. They
-    also have longer tails, which carry what there is to learn: they are clipped later.
+    and the more goes to the biases. Products of three and more factors that may all change take long to
+    find their direction from a random start: the step is then held at one for most of the sweeps, and
+    there are more. They also have longer tails, which carry what there is to learn, and are clipped
+    later.
     """
     calm = 1 / (1 + thinness(shape, noise) / _CALM)
     free = sum(mean == 0 for mean in shape.prior_means(None))
