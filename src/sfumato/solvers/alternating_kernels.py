@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data.layout import ByMode, balanced_cuts
-from sfumato.models.entrywise import bias_sum, evaluate, workspace
+from sfumato.models.entrywise import bias_sum, design, dot, evaluate, row_width, workspace
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import inlined, kernel, run, scratch
 from sfumato.simd import (
@@ -51,6 +51,7 @@ from sfumato.solvers.contributions import grid
 
 Array = NDArray[Any]
 _BELOW_ONE = 1 - 2.0**-30  # lengths are computed with rounding: stay below the bound
+_SIDE = 4  # designs that are turned into features at a time
 CORE = -1  # the block that is no mode
 
 
@@ -107,65 +108,74 @@ def triangle(size: int) -> int:
 
 
 @inlined
-def _read_features(
-    work: Array, at: int, rank: int, metric: Array, length: float, bias: float, x: Array
+def _gather(p: Any, index: Array, block: int, rank: int, work: Array, designs: Array, at: int) -> Any:
+    """Write the block's design at an entry to ``designs[at:]``; the entry's value, without biases."""
+    if block < 0:
+        value = evaluate(p, index, work)
+        first = len(p.offsets) * p.rows.shape[1]  # behind the modes' designs
+        for q in range(rank):
+            designs[at + q] = work[first + q]
+        return value
+    design(p, index, block, work, designs, at)
+    width = row_width(p)
+    return dot(designs, at, p.rows, index[block] * width, width)
+
+
+@inlined
+def _to_features(
+    designs: Array, metric: Array, rank: int, depth: int, length: float, bias: float, x: Array
 ) -> None:
-    """``x = (W'd, k)`` with ``W'd`` shortened to ``length``, from the design at ``work[at:]``."""
-    width = x.shape[0]
-    squares = spread(x, x.dtype.type(0))
-    for b in range(0, width, line_length(x)):
-        line = spread(x, x.dtype.type(0))
-        if metric.shape[0] > 1:
+    """``(W'd, k)`` of ``_SIDE`` designs, ``W'd`` shortened to ``length``. Rows have ``depth``.
+
+    Side by side, since a sum over r has to wait for each of its terms.
+    """
+    width = metric.shape[1]
+    if metric.shape[0] > 1:
+        for b in range(0, width, line_length(x)):
+            x0 = x1 = x2 = x3 = spread(x, x.dtype.type(0))
             for r in range(rank):
-                line = add(line, multiply(spread_from(work, at + r), load(metric, r * width + b)))
-        else:
-            line = multiply(load(metric, b), load(work, at + b))
-        store(x, b, line)
-        squares = add(squares, multiply(line, line))
+                line = load(metric, r * width + b)
+                x0 = add(x0, multiply(spread_from(designs, r), line))
+                x1 = add(x1, multiply(spread_from(designs, depth + r), line))
+                x2 = add(x2, multiply(spread_from(designs, 2 * depth + r), line))
+                x3 = add(x3, multiply(spread_from(designs, 3 * depth + r), line))
+            store(x, b, x0)
+            store(x, width + b, x1)
+            store(x, 2 * width + b, x2)
+            store(x, 3 * width + b, x3)
+    else:
+        for e in range(_SIDE):
+            for r in range(rank):
+                x[e * width + r] = metric[0, r] * designs[e * depth + r]
+            x[e * width + rank] = 0
+    for e in range(_SIDE):
+        _shorten(x, e * width, width, length)
+        x[e * width + rank] = bias
+
+
+@inlined
+def _shorten(x: Array, at: int, width: int, length: float) -> None:
+    squares = multiply(load(x, at), load(x, at))
+    for b in range(line_length(x), width, line_length(x)):
+        squares = add(squares, multiply(load(x, at + b), load(x, at + b)))
     norm = np.sqrt(total(squares))
     if norm > length * _BELOW_ONE:
         factor = spread(x, length * _BELOW_ONE / norm)
         for b in range(0, width, line_length(x)):
-            store(x, b, multiply(factor, load(x, b)))
-    x[rank] = bias
+            store(x, at + b, multiply(factor, load(x, at + b)))
 
 
 @inlined
-def _residual(
-    p: Any, mean: float, lead: int, others: Array, values: Array, entry: int, index: Array, work: Array
-) -> Any:
-    """Value less prediction at an entry of row ``index[lead]``; fills in ``index`` and ``work``."""
-    for j in range(len(p.offsets) - 1):
-        m = j if j < lead else j + 1
-        index[m] = p.offsets[m] + element(others, j * values.shape[0] + entry)
-    return element(values, entry) - mean - bias_sum(p, index) - evaluate(p, index, work)
-
-
-@inlined
-def _left_to_row(p: Any, mode: int, at: int, rank: int, index: Array, work: Array) -> Any:
-    """What the row itself explains of the entry: its residual without it, less its residual."""
-    row, explained = index[mode], element(p.biases, index[mode])
-    for r in range(rank):
-        explained += work[at + r] * p.rows[row, r]
-    return explained
-
-
-@inlined
-def _fill(x: Array, size: int, target: float, normal: bool, right_hand: float, out: Array) -> None:
-    """What an entry adds, from its ``size`` features."""
-    if not normal:
-        times = spread(x, target)
-        for b in range(0, x.shape[0], line_length(x)):
-            store(out, b, multiply(times, load(x, b)))
-    else:
-        at = 0
-        for r in range(size):
-            out[at] = x[r] * x[r]
-            for c in range(r + 1, size):
-                out[at + c - r] = np.sqrt(2.0) * x[r] * x[c]
-            at += size - r
-        for r in range(size):
-            out[at + r] = right_hand * target * x[r]
+def _fill_normal(x: Array, here: int, size: int, target: float, right_hand: float, out: Array) -> None:
+    """What an entry adds to normal equations, from its ``size`` features at ``x[here:]``."""
+    at = 0
+    for r in range(size):
+        out[at] = x[here + r] * x[here + r]
+        for c in range(r + 1, size):
+            out[at + c - r] = np.sqrt(2.0) * x[here + r] * x[here + c]
+        at += size - r
+    for r in range(size):
+        out[at + r] = right_hand * target * x[here + r]
 
 
 @inlined
@@ -178,10 +188,16 @@ def _add_cut(x: Array, x_at: int, scale: float, step: float, width: int, out: Ar
 
 
 @inlined
-def _add_scaled(x: Array, scale: float, width: int, out: Array, at: int) -> None:
+def _add_scaled(x: Array, x_at: int, scale: float, width: int, out: Array, at: int) -> None:
     times = spread(x, scale)
     for b in range(0, width, line_length(x)):
-        store(out, at + b, add(load(out, at + b), multiply(times, load(x, b))))
+        store(out, at + b, add(load(out, at + b), multiply(times, load(x, x_at + b))))
+
+
+@inlined
+def _depth(p: Any, rank: int) -> Any:
+    """Room for a design: a padded row's, or more for a core's."""
+    return max(row_width(p), rank)
 
 
 # -- by entry -----------------------------------------------------------------------------------
@@ -192,7 +208,7 @@ def _by_entry(
     p: Any,
     mean: float,
     lead: int,
-    at: int,
+    block: int,
     rank: int,
     others: Array,
     values: Array,
@@ -206,24 +222,36 @@ def _by_entry(
     normal: bool,
     right_hand: float,
     step: float,
-    one_row: bool,
     out: Array,
 ) -> None:
     """Entries come sorted by the mode ``lead``: the block's own, or for the core any."""
-    width = out.shape[1]
-    work, index = workspace(p), scratch(len(p.offsets), np.int64)
-    x, added = scratch(metric.shape[1], p.rows.dtype), scratch(width, p.rows.dtype)
+    width, order, wide, depth = out.shape[1], len(p.offsets), metric.shape[1], _depth(p, rank)
+    work, index, biases = workspace(p), scratch(order, np.int64), p.biases
+    designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
+    x, added = scratch(_SIDE * wide, p.rows.dtype), scratch(width, p.rows.dtype)
     for row in range(first, last):
         index[lead] = p.offsets[lead] + row
-        here = 0 if one_row else row * width
-        for entry in range(starts[row], starts[row + 1]):
-            target = _residual(p, mean, lead, others, values, entry, index, work)
-            if normal:
-                target += _left_to_row(p, lead, at, rank, index, work)
-            target = min(most, max(-most, target))
-            _read_features(work, at, rank, metric, length, bias, x)
-            _fill(x, rank + 1, target, normal, right_hand, added)
-            _add_cut(added, 0, 1.0, step, width, out, here)
+        here = 0 if block < 0 else row * width
+        for begin in range(starts[row], starts[row + 1], _SIDE):
+            count = min(_SIDE, starts[row + 1] - begin)
+            for e in range(count):
+                for j in range(order - 1):
+                    m = j if j < lead else j + 1
+                    index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
+                value = _gather(p, index, block, rank, work, designs, e * depth)
+                target = element(values, begin + e) - mean - bias_sum(p, index)
+                if normal:
+                    target += element(biases, index[lead])
+                else:
+                    target -= value
+                targets[e] = min(most, max(-most, target))
+            _to_features(designs, metric, rank, depth, length, bias, x)
+            for e in range(count):
+                if normal:
+                    _fill_normal(x, e * wide, rank + 1, targets[e], right_hand, added)
+                    _add_cut(added, 0, 1.0, step, width, out, here)
+                else:
+                    _add_cut(x, e * wide, targets[e], step, width, out, here)
 
 
 def entry_sums(
@@ -237,8 +265,8 @@ def entry_sums(
     tasks = []
     for number, (first, last) in enumerate(pairwise(cuts)):
         data = entries.others, entries.values, entries.starts, first, last
-        how = *features, features.right_hand, grid(features.bound), block == CORE
-        where = lead, *_design_position(model, block)
+        how = *features, features.right_hand, grid(features.bound)
+        where = lead, block, _design_size(model, block)
         out = outs[number if block == CORE else 0]
         tasks.append(partial(_by_entry, model.arrays, model.mean, *where, *data, *how, out))
     run(tasks, threads)
@@ -256,29 +284,12 @@ def _longest(starts: Array, first: int, last: int) -> Any:
     return longest
 
 
-@inlined
-def _length_of(
-    here: Array, count: int, weights: Array, number: Array, sums: Array, width: int
-) -> tuple[float, float]:
-    """Squares of a unit's weighted counts, and of its contribution; marks levels as counted."""
-    size = squares = 0.0
-    for e in range(count):
-        level = here[e]
-        if number[level] > 0:
-            size += (weights[level] * number[level]) ** 2
-            for r in range(level * width, (level + 1) * width):
-                squares += sums[r] * sums[r]
-            number[level] = -1
-    return size, squares
-
-
 @kernel
 def _by_unit(
     p: Any,
     mean: float,
     lead: int,
-    mode: int,
-    at: int,
+    block: int,
     rank: int,
     others: Array,
     values: Array,
@@ -297,36 +308,61 @@ def _by_unit(
     step: float,
     out: Array,
 ) -> None:
-    """Entries come sorted by the units' mode ``lead``; ``mode`` is the block's, -1 for the core."""
-    levels, width = out.shape
-    work, index = workspace(p), scratch(len(p.offsets), np.int64)
-    x, added = scratch(metric.shape[1], p.rows.dtype), scratch(width, p.rows.dtype)
-    sums, number = scratch(levels * width, p.rows.dtype), scratch(levels, np.int64)
-    here = scratch(_longest(starts, first, last), np.int64)
+    """Entries come sorted by the units' mode ``lead``."""
+    (levels, width), order, wide, depth = out.shape, len(p.offsets), metric.shape[1], _depth(p, rank)
+    work, index, biases = workspace(p), scratch(order, np.int64), p.biases
+    designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
+    x, added = scratch(_SIDE * wide, p.rows.dtype), scratch(width, p.rows.dtype)
+    # A unit's levels have slots, one after the other: its contribution then stays in the cache.
+    most_slots = min(levels, _longest(starts, first, last))
+    sums, number = scratch(most_slots * width, p.rows.dtype), scratch(most_slots, np.int64)
+    level_of, slot_of = scratch(most_slots, np.int64), np.full(levels, -1, np.int32)
+    slots, offset = scratch(_SIDE, np.int64), 0 if block < 0 else p.offsets[block]
     for unit in range(first, last):
-        begin, count = starts[unit], starts[unit + 1] - starts[unit]
         index[lead] = p.offsets[lead] + unit
-        for e in range(count):
-            target = _residual(p, mean, lead, others, values, begin + e, index, work)
-            if normal:
-                target += _left_to_row(p, mode, at, rank, index, work)
-            target = min(most, max(-most, target))
-            level = 0 if mode < 0 else index[mode] - p.offsets[mode]
-            _read_features(work, at, rank, metric, length, bias, x)
-            _fill(x, rank + 1, target, normal, right_hand, added)
-            _add_scaled(added, weights[level], width, sums, level * width)
-            here[e] = level
-            number[level] += 1
-        size, squares = _length_of(here, count, weights, number, sums, width)
+        used = 0
+        for begin in range(starts[unit], starts[unit + 1], _SIDE):
+            count = min(_SIDE, starts[unit + 1] - begin)
+            for e in range(count):
+                for j in range(order - 1):
+                    m = j if j < lead else j + 1
+                    index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
+                value = _gather(p, index, block, rank, work, designs, e * depth)
+                target = element(values, begin + e) - mean - bias_sum(p, index)
+                if normal:
+                    target += element(biases, index[block])
+                else:
+                    target -= value
+                targets[e] = min(most, max(-most, target))
+                level = 0 if block < 0 else index[block] - offset
+                if slot_of[level] < 0:
+                    slot_of[level], level_of[used], number[used] = used, level, 0
+                    for r in range(used * width, (used + 1) * width):
+                        sums[r] = 0
+                    used += 1
+                slots[e] = slot_of[level]
+            _to_features(designs, metric, rank, depth, length, bias, x)
+            for e in range(count):
+                slot = slots[e]
+                number[slot] += 1
+                scale = weights[level_of[slot]]
+                if normal:
+                    _fill_normal(x, e * wide, rank + 1, targets[e], right_hand, added)
+                    _add_scaled(added, 0, scale, width, sums, slot * width)
+                else:
+                    _add_scaled(x, e * wide, scale * targets[e], width, sums, slot * width)
+        size = squares = 0.0
+        for slot in range(used):
+            size += (weights[level_of[slot]] * number[slot]) ** 2
+            for r in range(slot * width, (slot + 1) * width):
+                squares += sums[r] * sums[r]
         factor = 1 / np.sqrt(size + ridge)
         if factor * np.sqrt(squares) > bound * _BELOW_ONE:
             factor = bound * _BELOW_ONE / np.sqrt(squares)
-        for e in range(count):  # each level once: its number is set back
-            level = here[e]
-            if number[level] < 0:
-                _add_cut(sums, level * width, factor, step, width, out, level * width)
-                sums[level * width : (level + 1) * width] = 0
-                number[level] = 0
+        for slot in range(used):
+            level = level_of[slot]
+            _add_cut(sums, slot * width, factor, step, width, out, level * width)
+            slot_of[level] = -1
 
 
 def unit_sums(
@@ -345,7 +381,7 @@ def unit_sums(
         outs.append(_zeros(model, block, features))
         data = entries.others, entries.values, entries.starts, first, last
         how = *features, features.right_hand, *weighting, grid(weighting.bound)
-        where = unit_mode, block, *_design_position(model, block)
+        where = unit_mode, block, _design_size(model, block)
         tasks.append(partial(_by_unit, model.arrays, model.mean, *where, *data, *how, outs[-1]))
     run(tasks, threads)
     return _without_padding(outs, model, block, features)
@@ -354,18 +390,14 @@ def unit_sums(
 # -- what both share ----------------------------------------------------------------------------
 
 
-def _design_position(model: Multilinear, block: int) -> tuple[int, int]:
-    """Where ``evaluate`` leaves the block's design (the modes' first, then the core's), and its size."""
-    width = model.rows.shape[1]
-    if block == CORE:
-        return model.order * width, model.free_core.size
-    return block * width, model.ranks[block]
+def _design_size(model: Multilinear, block: int) -> int:
+    return model.free_core.size if block == CORE else model.ranks[block]
 
 
 def _zeros(model: Multilinear, block: int, features: Features) -> Array:
     levels, width = 1 if block == CORE else model.shape[block], features.metric.shape[1]
     if features.normal:
-        size = _design_position(model, block)[1] + 1
+        size = _design_size(model, block) + 1
         width = padded_width(triangle(size) + size, np.float64)
     return aligned_zeros((levels, width), np.float64)
 
@@ -373,7 +405,7 @@ def _zeros(model: Multilinear, block: int, features: Features) -> Array:
 def _without_padding(outs: list[Array], model: Multilinear, block: int, features: Features) -> Array:
     """The threads' sums together, as far as they are asked for; those of a bias come last."""
     sums: Array = np.sum(outs, axis=0)
-    size = _design_position(model, block)[1] + 1
+    size = _design_size(model, block) + 1
     if features.normal:
         return sums[:, : triangle(size) + size]
     return sums[:, : size if features.bias else size - 1]
