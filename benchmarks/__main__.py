@@ -15,6 +15,7 @@ PARTS = (
     "accuracy",
     "private_accuracy",
     "planner",
+    "settings",
     "speed",
     "private_speed",
     "memory",

@@ -28,6 +28,8 @@ NAMES = ("user", "item", "day")
 GROUP_ROWS = 1_000_000
 MIB, GIB = 2**20, 2**30
 SOLVERS = ("als", "plain als", "sgd", "minibatch")
+PRIVATE = {"private, entry": "entry", "private, user": "user"}  # with their units
+BOUNDS = (-4.0, 4.0)
 
 
 def run(quick: bool) -> list[Figure]:
@@ -40,17 +42,17 @@ def run(quick: bool) -> list[Figure]:
 
 def _arrays(folder: str, entries: int) -> list[Figure]:
     _elsewhere("draw", folder, entries)
-    coo = entries * (4 * len(SHAPE) + 4)
-    parameters = sum(SHAPE) * (RANK + 1) * 4
-    say(f"memory: entries {coo / MIB:.0f} MiB, parameters {parameters / MIB:.0f} MiB")
     figures = []
-    for solver in SOLVERS:
+    for solver in (*SOLVERS, *PRIVATE):
+        number = 8 if solver in PRIVATE else 4  # a private fit computes in float64
+        coo, parameters = entries * (4 * len(SHAPE) + number), sum(SHAPE) * (RANK + 1) * number
         seen = _elsewhere("fit", folder, solver)
         ratio = seen["peak"] / (coo + parameters)
+        say(f"memory {solver}: entries {coo / MIB:.0f} MiB, parameters {parameters / MIB:.0f} MiB")
         text = (
             f"{ratio:.2f} x ({seen['peak'] / MIB:.0f} MiB; the tensor alone {seen['tensor'] / MIB:.0f})"
         )
-        bar = None if solver == "minibatch" else 3.0
+        bar = 3.0 if solver in SOLVERS and solver != "minibatch" else None
         figures.append(Figure(f"memory {solver}: peak / (entries + parameters)", ratio, text, bar))
     return figures
 
@@ -93,6 +95,8 @@ def _reset_peak() -> None:
 def _estimator(solver: str) -> Any:
     import sfumato as sf
 
+    if solver in PRIVATE:
+        return _private_estimator(PRIVATE[solver])
     solvers: dict[str, Any] = {
         "als": sf.ALS(sweeps=2),
         "plain als": sf.ALS(sweeps=2, ridge=1.0),
@@ -102,11 +106,27 @@ def _estimator(solver: str) -> Any:
     return sf.CP(RANK, solver=solvers[solver], dtype=np.float32, threads=2)
 
 
+def _private_estimator(unit: str) -> Any:
+    """An alternating fit of two sweeps with exact noise, whose numbers pass through lists."""
+    import sfumato as sf
+
+    privacy = sf.Privacy(
+        10.0,
+        1e-5,
+        unit=unit,
+        local="user",
+        method=sf.PrivateAlternating(sweeps=2),
+        public=sf.Public(labels=True),
+    )
+    return sf.CP(RANK, threads=2, privacy=privacy)
+
+
 def _warmed(solver: str) -> int:
     """Compile on tiny data; bytes resident afterwards."""
     import sfumato as sf
 
-    _estimator(solver).fit(sf.synthetic.cp((20, 19, 18), 2, entries=400, dtype=np.float32).tensor)
+    made = sf.synthetic.cp((20, 19, 18), 2, entries=400, dtype=np.float32, modes=NAMES).tensor
+    _estimator(solver).fit(sf.prepare.clip(made, BOUNDS) if solver in PRIVATE else made)
     _reset_peak()
     return _status("VmRSS")
 
@@ -128,7 +148,10 @@ def fit(folder: str, solver: str) -> dict[str, float]:
     before = _warmed(solver)
     modes = tuple(sf.Mode(name, size) for name, size in zip(NAMES, SHAPE, strict=True))
     coordinates, values = (np.load(Path(folder) / f"{name}.npy") for name in ("coordinates", "values"))
-    tensor = sf.SparseTensor(coordinates, values, modes)
+    if solver in PRIVATE:
+        tensor = sf.SparseTensor(coordinates, np.clip(values, *BOUNDS), modes, BOUNDS)
+    else:
+        tensor = sf.SparseTensor(coordinates, values, modes)
     del coordinates, values
     held = _status("VmRSS") - before
     _estimator(solver).fit(tensor)

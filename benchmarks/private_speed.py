@@ -1,4 +1,4 @@
-"""Speed of private gradient steps, beside passes that are not private, and beside Opacus.
+"""Speed of private fits: alternating rounds beside ALS sweeps, gradient steps beside SGD and Opacus.
 
 Opacus runs in a process of its own: with the interpreter that ``SFUMATO_OPACUS`` names, else with
 this one. Where it is not installed it is left out.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import numba
@@ -21,19 +22,24 @@ import numpy as np
 
 import sfumato as sf
 from benchmarks.report import Figure, say
-from benchmarks.timing import Disturbance, Rounds, interleave, timed
+from benchmarks.timing import Action, Disturbance, Rounds, interleave, timed, warm_up
 from sfumato import SparseTensor
 from sfumato.data.layout import Site
 from sfumato.errors import DataError
+from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import CPModel
+from sfumato.privacy.clip import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Draw
+from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.unit import Entry
 from sfumato.solvers import MinibatchSGD, PrivateSGD
 from sfumato.solvers.base import PublicShape
 from sfumato.solvers.private_gradient import Start
 
 SHAPE = (100_000, 20_000, 365)
+NAMES = ("user", "item", "day")
+BOUNDS = (-4.0, 4.0)  # about three standard deviations of the planted values
 RANK = 16
 RATES = (0.0001, 0.001, 0.01)
 OPACUS_RATES = (0.01, 0.1)
@@ -46,18 +52,24 @@ class Sizes:
     entries: int = 10_000_000
     repetitions: int = 5
     opacus_steps: int = 8
+    rounds: int = 3  # of alternating fits: exact noise takes most of their time
 
 
-QUICK = Sizes(500_000, 2, 3)
+QUICK = Sizes(500_000, 2, 3, 1)
 
 
 def run(quick: bool) -> list[Figure]:
     sizes, disturbance = QUICK if quick else Sizes(), Disturbance()
     say(f"private steps: {sizes.entries:,} entries, {' x '.join(f'{n:,}' for n in SHAPE)}, rank {RANK}")
-    planted = sf.synthetic.cp(SHAPE, RANK, entries=sizes.entries, dtype=np.float32)
+    planted = sf.synthetic.cp(SHAPE, RANK, entries=sizes.entries, dtype=np.float32, modes=NAMES)
     figures = []
     for rate in RATES:
         figures += _beside_minibatches(planted.tensor, rate, sizes)
+    tensor = sf.prepare.clip(planted.tensor, BOUNDS).astype(np.float64)
+    del planted
+    figures += _beside_sweeps(tensor, sizes)
+    figures += _whole_fits(None if quick else tensor)
+    del tensor
     figures += _beside_opacus(sizes)
     share = disturbance.share()
     if share is not None:
@@ -120,7 +132,7 @@ def _beside_minibatches(tensor: SparseTensor, rate: float, sizes: Sizes) -> list
     Rounds(plain, small)
     normals, generator = _normals_of_a_pass(tensor, rate), Entropy().generator()
     _normals(generator, 1)
-    actions = {
+    actions: dict[str, Action] = {
         "plain": Rounds(plain, tensor),
         "private": PrivatePasses(tensor, rate),
         "noise": partial(timed, partial(_normals, generator, normals)),
@@ -136,6 +148,110 @@ def _beside_minibatches(tensor: SparseTensor, rate: float, sizes: Sizes) -> list
     ]
 
 
+# -- alternating fits ---------------------------------------------------------------------------
+
+UNITS = {"entry": 1e-6, "user": 1e-5}  # with their delta
+MOST_SWEEPS = 2.0  # that a round may take, beside its noise
+
+
+def _alternating(tensor: SparseTensor, unit: str, method: Any = "alternating") -> sf.Privacy:
+    """Epsilon 10, and users keep their rows; the noise is exact."""
+    public = sf.Public(entries=tensor.n_entries, labels=True)
+    return sf.Privacy(10.0, UNITS[unit], unit=unit, local="user", method=method, public=public)
+
+
+class _TimedDraw(Draw):
+    """A draw that notes how long its noise took."""
+
+    seconds = 0.0
+
+    def release(self, clipped: Clipped) -> Noisy:
+        answers: list[Noisy] = []
+        self.seconds = timed(lambda: answers.append(super(_TimedDraw, self).release(clipped)))
+        return answers[0]
+
+
+class AlternatingRounds:
+    """An alternating private fit that goes on; each call is one round, in seconds without its noise.
+
+    ``noise`` has the seconds that exact noise took, by round. Biases, and the first round, which builds
+    layouts, are made here.
+    """
+
+    def __init__(self, tensor: SparseTensor, unit: str, rank: int = RANK) -> None:
+        estimator = sf.CP(rank, privacy=_alternating(tensor, unit), threads=2)
+        plan = estimator.plan(tensor.modes, bounds=tensor.bounds)
+        assert isinstance(plan, PrivatePlan)
+        self._solver = plan.solver
+        self._state = self._solver.init(0, plan.shape)
+        self._site, self._entropy = Site(tensor, plan.shape.threads), Entropy()
+        self._charges, self._completed = iter(plan.charges), 0
+        self.noise: list[float] = []
+        self()
+        self.noise.clear()
+
+    def __call__(self) -> float:
+        begin, before, noise = perf_counter(), self._completed, 0.0
+        while self._completed == before:
+            draw = _TimedDraw(next(self._charges), self._entropy)
+            answer = self._solver.answer(self._solver.ask(self._state), self._site, draw)
+            self._state, info = self._solver.update(self._state, answer)
+            self._completed, noise = info.completed, noise + draw.seconds
+        self.noise.append(noise)
+        return perf_counter() - begin - noise
+
+
+def _beside_sweeps(tensor: SparseTensor, sizes: Sizes) -> list[Figure]:
+    """Rounds beside sweeps of ALS for the same model, in float64 and on two threads both."""
+    plain = sf.CP(RANK, threads=2, dtype=np.float64)
+    small = sf.prepare.clip(sf.synthetic.cp((20, 19, 18), 2, entries=400, modes=NAMES).tensor, BOUNDS)
+    warm_up(sf.CP(2, threads=2), small)
+    figures = []
+    for unit in UNITS:
+        AlternatingRounds(small, unit, rank=2)  # compile
+        rounds = AlternatingRounds(tensor, unit)
+        actions: dict[str, Action] = {"sweep": Rounds(plain, tensor), "round": rounds}
+        found = interleave(actions, sizes.rounds)
+        sweep, seconds, noise = (min(times) for times in (found["sweep"], found["round"], rounds.noise))
+        what = f"alternating round, {unit}, {tensor.n_entries / 1e6:g} M entries"
+        text = f"{seconds / sweep:.2f} x ({seconds:.2f} s; sweep {sweep:.2f} s)"
+        say(f"{what}: {text}, exact noise {noise:.2f} s")
+        figures += [
+            Figure(f"{what}: without noise, over an ALS sweep", seconds / sweep, text, MOST_SWEEPS),
+            Figure(f"{what}: exact noise by itself", noise, f"{noise:.2f} s"),
+        ]
+        del rounds, actions
+    return figures
+
+
+def _whole_fits(tensor: SparseTensor | None) -> list[Figure]:
+    """Seconds of fits with exact noise: as planned on MovieLens 1M, and on the large tensor, if any."""
+    figures = []
+    try:
+        ratings = sf.datasets.movielens("1m")
+        for unit in UNITS:
+            fitted = sf.CP(privacy=_alternating(ratings, unit, "auto")).fit(ratings)
+            what = f"whole private fit, {unit}, MovieLens 1M, rank {fitted.model_.ranks[0]}"
+            figures.append(_whole_fit(what, fitted, 2))
+    except DataError as error:
+        say(f"MovieLens 1M is skipped: {error}")
+    if tensor is None:
+        return figures
+    for unit in UNITS:
+        fitted = sf.CP(RANK, privacy=_alternating(tensor, unit)).fit(tensor)
+        what = f"whole private fit, {unit}, {tensor.n_entries / 1e6:g} M entries, rank {RANK}"
+        figures.append(_whole_fit(what, fitted, 15))
+    return figures
+
+
+def _whole_fit(what: str, fitted: sf.CP, minutes: float) -> Figure:
+    seconds = fitted.fit_seconds_
+    say(f"{what}: {seconds:.0f} s")
+    return Figure(
+        what, seconds, f"{seconds:.0f} s, exact noise", 60 * minutes, bar_text=f"<= {minutes} min"
+    )
+
+
 # -- Opacus -------------------------------------------------------------------------------------
 
 
@@ -145,7 +261,7 @@ def _beside_opacus(sizes: Sizes) -> list[Figure]:
     except DataError as error:
         say(f"opacus is skipped: {error}")
         return []
-    figures = []
+    figures: list[Figure] = []
     for rate in OPACUS_RATES:
         theirs = _opacus(tensor, rate, sizes.opacus_steps)
         if theirs is None:
