@@ -72,7 +72,7 @@ Statistics = Literal["gradient", "normal"]
 # Chosen on invented data of several shapes (benchmarks/settings.py); errors are flat around them.
 _CALM = 0.02  # thinness at which settings are half-way between those for little and for much noise
 _LOCAL_SHARE = 0.7  # of another mode's, for rows that are solved again by their owners in the end
-_TIME_SHARE = 0.15  # the same for a time mode, which starts near its end
+_TIME_SHARE = 0.4  # the same for a time mode, which starts near its end
 _CORE_SHARE = 0.2  # the same for a core, which has few numbers
 _SCATTER_SHARE, _OWN_SHARE = 0.005, 0.02  # of the budget, for residuals and for own rows' moments
 _FIRST_POWER, _LEAST_POWER = 0.03, 0.004  # variance that a component explains, over that of the values
@@ -453,6 +453,7 @@ def _block_shares(shape: PublicShape) -> dict[int, float]:
     for m, mode in enumerate(shape.modes):
         if m != _own(shape):
             weights[m] = _LOCAL_SHARE if m == shape.local else _TIME_SHARE if mode.bin else 1.0
+            weights[m] *= sqrt(mode.size)  # the more levels, the fewer entries each has
     if shape.make_model(shape.sizes, shape.dtype).free_core.size:
         weights[CORE] = _CORE_SHARE
     whole = sum(weights.values())
