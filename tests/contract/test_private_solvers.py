@@ -56,6 +56,10 @@ CASES = [
     Case("gradient", "entry"),
     Case("gradient", "user", local="user"),
     Case("gradient", "user"),
+    Case("alternating", "value"),
+    Case("alternating", "entry"),
+    Case("alternating", "entry", local="user"),
+    Case("alternating", "user", local="user"),
     Case("output", "value", 0.0),
     Case("output", "entry"),
     Case("output", "user", max_entries=3),
@@ -71,6 +75,7 @@ TUCKER = [
     case
     for case in CASES
     if (case.method, case.unit) in {("gradient", "entry"), ("output", "value"), ("bias", "value")}
+    or case.method == "alternating"
     or (case.method, case.noise) in {("input", "laplace"), ("gradient", "residual")}
 ]
 

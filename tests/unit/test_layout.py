@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.data import layout
-from sfumato.data.layout import Site, balanced_cuts, make_grid
+from sfumato.data.layout import Site, WeightedSite, balanced_cuts, make_grid
 from sfumato.data.tensor import Mode, SparseTensor
 
 SHAPES = {2: (23, 9), 3: (11, 7, 5), 4: (7, 6, 5, 8)}
@@ -130,3 +130,16 @@ def test_balanced_cuts_cover_the_levels(parts):
         share = (starts[high] - starts[low]) / parts
         sizes = np.diff(starts[cuts])
         assert sizes.max() <= share + counts[low:high].max()
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_the_weight_of_a_level_is_that_of_its_own_entries_to_the_last_bit(mode):
+    tensor, rng = random_tensor(3), np.random.default_rng(1)
+    weights = rng.uniform(0.1, 1, tensor.n_entries) * rng.choice([1.0, 1e9], tensor.n_entries)
+    totals = WeightedSite(Site(tensor, 1), tensor.values, weights).by_mode(mode).total_weights
+    for level in range(tensor.shape[mode]):
+        here = tensor.coordinates[mode] == level
+        alone = WeightedSite(Site(tensor.take(here), 1), tensor.values[here], weights[here])
+        assert totals[level] == alone.by_mode(mode).total_weights[level]
+        assert totals[level] == pytest.approx(weights[here].sum(), rel=1e-12)
+    assert (totals == 0).sum() == (tensor.counts(f"m{mode}") == 0).sum()

@@ -109,7 +109,7 @@ def test_bias_predictors_solve_a_bias():
     assert rmse(own, HELD_OUT) < 0.95 * rmse(model.predict(HELD_OUT, unseen="bias"), HELD_OUT)
 
 
-@pytest.mark.parametrize("method", ["bias", "gradient"])
+@pytest.mark.parametrize("method", ["bias", "gradient", "alternating"])
 @pytest.mark.parametrize("unit", ["user", "entry"])
 @pytest.mark.parametrize("kind", [sf.CP, sf.Tucker])
 def test_a_release_and_own_entries_give_the_row_of_the_fit(method, unit, kind, tmp_path):
@@ -125,7 +125,13 @@ def test_a_release_and_own_entries_give_the_row_of_the_fit(method, unit, kind, t
 
 @pytest.mark.parametrize(
     ("method", "unit"),
-    [("bias", "entry"), ("gradient", "user"), ("input", "value"), ("output", "value")],
+    [
+        ("bias", "entry"),
+        ("gradient", "user"),
+        ("alternating", "entry"),
+        ("input", "value"),
+        ("output", "value"),
+    ],
 )
 def test_private_models_that_release_all_rows_serve_newcomers_too(method, unit, tmp_path):
     model = private(method, unit, None)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +159,10 @@ def _shorten(x: Array, at: int, width: int, length: float) -> None:
     for b in range(line_length(x), width, line_length(x)):
         squares = add(squares, multiply(load(x, at + b), load(x, at + b)))
     norm = np.sqrt(total(squares))
-    if norm > length * _BELOW_ONE:
+    if not norm < np.inf:  # a design beyond all numbers lets nothing through
+        for b in range(0, width, line_length(x)):
+            store(x, at + b, spread(x, x.dtype.type(0)))
+    elif norm > length * _BELOW_ONE:
         factor = spread(x, length * _BELOW_ONE / norm)
         for b in range(0, width, line_length(x)):
             store(x, at + b, multiply(factor, load(x, at + b)))
@@ -453,7 +456,8 @@ def _one_entry(model: Multilinear, block: int, features: Features, cell: Array, 
     d = (model.kronecker(here) if block == CORE else model.design(block, here))[0]
     rank, metric = d.shape[0], features.metric
     x = metric[:, :rank].T @ d if metric.shape[0] > 1 else metric[0, :rank] * d
-    x = x * min(1.0, features.length * _BELOW_ONE / max(float(np.linalg.norm(x)), 1e-300))
+    norm = float(np.linalg.norm(x))
+    x = x * min(1.0, features.length * _BELOW_ONE / max(norm, 1e-300)) if norm < inf else np.zeros(rank)
     x = np.append(x, features.bias)
     target = value - model.predict_reference(here)[0]
     if features.normal:

@@ -14,7 +14,7 @@ from sfumato.privacy.clip import Clipped
 from sfumato.privacy.unit import PrivacyUnit
 from sfumato.solvers.alternating_kernels import Features, Weighting, entry_sums, unit_sums
 from sfumato.solvers.contributions import arrange, grid
-from sfumato.solvers.own_rows import OwnPrior, solve_own
+from sfumato.solvers.own_rows import OwnPrior, row_products, solve_own
 from sfumato.solvers.private_biases import Known
 
 Array = NDArray[Any]
@@ -79,9 +79,10 @@ def own_statistics(query: OwnQuery, site: Site) -> Clipped:
     """
     mode, most = query.prior.mode, query.length**2
     rows = solve_own(query.model, query.prior, site).factors[mode]
-    if query.prior.turn is not None:  # of all rows, or who else is there would decide on roundings
-        rows = rows @ np.linalg.inv(query.prior.turn).T
     rows = rows[site.by_mode(mode).counts > 0]
+    if query.prior.turn is not None:
+        rows = row_products(rows, np.linalg.inv(query.prior.turn).T)
+    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows * np.minimum(1.0, query.length * _BELOW_ONE / np.maximum(lengths, 1e-300))
     first, second = np.triu_indices(rows.shape[1])

@@ -84,7 +84,10 @@ class PublicShape:
         times falls back to the tensor without them.
         """
         usual = {mode.name: 1.0 if mode.bin else 0.0 for mode in self.modes}
-        return self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
+        means = self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
+        if not np.isfinite(means).all():
+            raise SettingError(f"prior_mean must be numbers, got {given}")
+        return means
 
 
 @dataclass(frozen=True)
@@ -216,5 +219,5 @@ def check_positive(**settings: float) -> None:
 def check_count(**settings: int) -> None:
     """Each setting a whole number from one on."""
     for name, value in settings.items():
-        if int(value) != value or value < 1:
+        if not (np.isfinite(value) and int(value) == value and value >= 1):
             raise SettingError(f"{name} must be a whole number from 1 on, got {value}")

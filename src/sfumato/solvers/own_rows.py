@@ -28,13 +28,7 @@ from sfumato.data.layout import Site, WeightedSite
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.simd import aligned_zeros
-from sfumato.solvers.normal import (
-    NormalEquations,
-    Ridge,
-    Uncertainty,
-    normal_equations,
-    solve_rows,
-)
+from sfumato.solvers.normal import Ridge, Uncertainty, normal_equations, solve_rows
 
 Array = NDArray[Any]
 _ROWS = 4096  # rows solved at a time: bounds the memory of their normal equations
@@ -156,31 +150,39 @@ def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
     mode, rank, size = prior.mode, model.ranks[prior.mode], model.shape[prior.mode]
     solved = model.with_rows(mode, np.zeros((size, rank)), np.zeros(size))
     noise = _uncertainty(solved, prior)
-    ridge = Ridge(prior.precisions, 0.0, prior.mean, prior.bias_precision, 0.0, 1 / prior.scatter)
+    constant = prior.precisions if prior.turn is None else np.zeros(rank)
+    ridge = Ridge(constant, 0.0, prior.mean, prior.bias_precision, 0.0, 1 / prior.scatter)
     entries = _weighted(prior, site).by_mode(mode)
     none = np.zeros((0, 0), model.dtype)
     for low in range(0, size, _ROWS):
         high = min(low + _ROWS, size)
         sums = normal_equations(solved, noise, entries, mode, low, high, site.threads)
-        if prior.turn is not None:
-            sums = _turned(sums, prior.turn)
+        if prior.turn is not None:  # as if there were entries with this Gram matrix
+            sums.gram[:, :rank, :rank] += prior.scatter * _precision(prior)
         here = slice(solved.offsets[mode] + low, solved.offsets[mode] + high)
         rows, biases = solved.rows[here], solved.biases[here]
         solve_rows(sums, ridge, rank, rows, biases, none, none.ravel(), site.threads)
-    if prior.turn is not None:
-        solved.factors[mode][:] = solved.factors[mode] @ prior.turn.T
     return solved
 
 
-def _turned(sums: NormalEquations, turn: Array) -> NormalEquations:
-    """The normal equations of the coordinates b, where rows are T b."""
-    rank = turn.shape[0]
-    upper = np.triu(sums.gram[:, :rank, :rank])
-    gram = upper + np.swapaxes(np.triu(upper, 1), 1, 2)
-    sums.gram[:, :rank, :rank] = turn.T @ gram @ turn
-    for vectors in (sums.rhs, sums.design_sum):
-        vectors[:, :rank] = vectors[:, :rank] @ turn
-    return sums
+def row_products(rows: Array, matrix: Array) -> Array:
+    """``rows @ matrix``, each row by itself.
+
+    BLAS rounds a row by where it stands and by how many others there are, so that one owner's presence
+    would show in the last digits of another's row. Sums over columns in order do not.
+    """
+    product: Array = rows[:, :1] * matrix[0]
+    for r in range(1, rows.shape[1]):
+        product += rows[:, r, None] * matrix[r]
+    return product
+
+
+def _precision(prior: OwnPrior) -> Array:
+    """Precision matrix of rows T b: that of b between the inverses of T."""
+    assert prior.turn is not None
+    inverse = np.linalg.inv(prior.turn)
+    matrix: Array = (inverse.T * prior.precisions) @ inverse
+    return matrix
 
 
 def _weighted(prior: OwnPrior, site: Site) -> Site:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ Statistics = Literal["gradient", "normal"]
 _CALM = 0.02  # thinness at which settings are half-way between those for little and for much noise
 _LOCAL_SHARE = 0.7  # of another mode's, for rows that are solved again by their owners in the end
 _TIME_SHARE = 0.4  # the same for a time mode, which starts near its end
-_CORE_SHARE = 0.2  # the same for a core, which has few numbers
+_CORE_SHARE = 0.2  # of an average mode's, for a core, which has few numbers
 _SCATTER_SHARE, _OWN_SHARE = 0.005, 0.02  # of the budget, for residuals and for own rows' moments
 _FIRST_POWER, _LEAST_POWER = 0.03, 0.004  # variance that a component explains, over that of the values
 _TIME_POWER = 0.1  # of another mode's, of what a time mode's rows differ from one by
@@ -219,14 +219,19 @@ class PrivateAlternating:
             )
         if not (shape.fit_mean and shape.fit_biases):
             raise SettingError("an alternating fit starts from mean and biases: use method 'gradient'")
+        if np.dtype(shape.dtype) != np.float64:
+            raise SettingError("an alternating fit computes in float64: leave the dtype out")
         if self.statistics not in ("gradient", "normal"):
             raise SettingError(f'statistics is "gradient" or "normal", got {self.statistics!r}')
+        check_positive(noise=self.noise)
         s = self.settings(shape)
         check_count(sweeps=s.sweeps)
-        check_positive(noise=self.noise, residual_clip=s.residual_clip, feature_clip=s.feature_clip)
+        check_positive(residual_clip=s.residual_clip, feature_clip=s.feature_clip)
         check_positive(unit_clip=s.unit_clip, bias_weight=s.bias_weight, last_step=s.last_step)
-        if s.held_sweeps < 0 or s.last_step > 1:
+        if not s.held_sweeps >= 0 or s.last_step > 1:
             raise SettingError("held_sweeps is 0 or more, and last_step at most 1")
+        if not -1 < s.growth < inf:
+            raise SettingError(f"growth must be a number above -1, got {s.growth}")
         if not 0 < s.bias_share <= 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE):
             raise SettingError("bias_share lies between 0 and 0.95")
         shape.prior_means(self.prior_mean)
@@ -247,7 +252,7 @@ class PrivateAlternating:
         steps = [Step("biases", 0, s.bias_share * step.share) for step in first]
         steps.append(Step("scatter", 0, _SCATTER_SHARE))
         rest = 1 - s.bias_share - _SCATTER_SHARE - _OWN_SHARE * own
-        shares = _block_shares(shape)
+        shares = _block_shares(shape, shape.prior_means(self.prior_mean))
         rounds = 1 + s.growth * np.linspace(0, 1, s.sweeps)
         for number, weight in enumerate(rounds / rounds.sum()):
             if own:
@@ -298,7 +303,9 @@ class PrivateAlternating:
             for step in self.biases(shape).steps(self.bias_shape(shape))
             if step.asks == "counts"
         }
-        variances = dict.fromkeys([b for b in _block_shares(shape) if b != CORE], 0.0)
+        variances = dict.fromkeys(
+            [b for b in _block_shares(shape, shape.prior_means(self.prior_mean)) if b != CORE], 0.0
+        )
         for step in self.steps(shape):
             if step.asks == "block" and step.block in variances:
                 length = self._step_length(shape, step.round)
@@ -447,15 +454,20 @@ def _own(shape: PublicShape) -> int | None:
     return shape.local if isinstance(shape.unit, Unit) else None
 
 
-def _block_shares(shape: PublicShape) -> dict[int, float]:
-    """Which blocks are asked about, and their shares of a round."""
+def _block_shares(shape: PublicShape, means: list[float]) -> dict[int, float]:
+    """Which blocks are asked about, in order, and their shares of a round.
+
+    Modes with a prior mean come last: the first of the others starts at zero, where their designs are
+    zero too and say nothing.
+    """
     weights = {}
-    for m, mode in enumerate(shape.modes):
+    for m in sorted(range(len(means)), key=lambda m: means[m] != 0):
         if m != _own(shape):
-            weights[m] = _LOCAL_SHARE if m == shape.local else _TIME_SHARE if mode.bin else 1.0
-            weights[m] *= sqrt(mode.size)  # the more levels, the fewer entries each has
+            timed = shape.modes[m].bin is not None
+            weights[m] = _LOCAL_SHARE if m == shape.local else _TIME_SHARE if timed else 1.0
+            weights[m] *= sqrt(shape.sizes[m])  # the more levels, the fewer entries each has
     if shape.make_model(shape.sizes, shape.dtype).free_core.size:
-        weights[CORE] = _CORE_SHARE
+        weights[CORE] = _CORE_SHARE * float(np.mean(list(weights.values())))
     whole = sum(weights.values())
     return {block: weight / whole for block, weight in weights.items()}
 

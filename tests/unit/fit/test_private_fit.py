@@ -139,7 +139,7 @@ def test_released_labels_have_to_be_public(unit):
         fitted(unit="entry", local="user", public=sf.Public(labels={"item": ["x", "y", "z"]}, units=9))
 
 
-@pytest.mark.parametrize("method", ["bias", "gradient"])
+@pytest.mark.parametrize("method", ["bias", "gradient", "alternating"])
 @pytest.mark.parametrize("kind", [sf.CP, sf.Tucker])
 def test_how_many_owners_there_are_does_not_show(method, kind, tmp_path):
     """The same entries, with one and with four more owners who have none: the same release."""

@@ -269,3 +269,37 @@ def test_impossible_ranks_and_parts_are_refused():
         TuckerModel.from_factors([np.ones((3, 2)), np.ones((4, 2))], np.ones((2, 3)))
     with pytest.raises(SettingError, match="equal columns"):
         CPModel.from_factors([np.ones((3, 2)), np.ones((4, 1))])
+
+
+# -- moments and turns -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [cp, tucker])
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_moments_of_designs_are_averages_over_independent_rows(make, order):
+    model, rng = make(order), np.random.default_rng(1)
+    weights = [rng.uniform(0.1, 1, n) for n in model.shape]
+    moments = [
+        np.einsum("n,nr,ns->rs", w / w.sum(), f, f) for w, f in zip(weights, model.factors, strict=True)
+    ]
+    cells = all_cells(model.shape)
+    chance = np.prod([w[levels] / w.sum() for w, levels in zip(weights, cells, strict=True)], axis=0)
+    for mode in range(order):
+        designs = model.design(mode, cells)
+        average = np.einsum("e,er,es->rs", chance, designs, designs)
+        unused = [*moments[:mode], None, *moments[mode + 1 :]]
+        np.testing.assert_allclose(model.design_moment(mode, unused), average, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [cp, tucker])
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_a_turned_model_has_the_same_values(make, order):
+    model, rng = make(order), np.random.default_rng(2)
+    for mode, rank in enumerate(model.ranks):
+        matrix = rng.normal(size=(rank, rank)) + 2 * np.eye(rank)
+        if make is cp and order > 2:
+            matrix = np.diag(rng.uniform(0.5, 2, rank))
+        turned = model.turned(mode, matrix)
+        np.testing.assert_allclose(turned.to_dense(), model.to_dense(), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(turned.factors[mode], model.factors[mode] @ matrix, rtol=1e-12)
+        assert not np.shares_memory(turned.rows, model.rows)

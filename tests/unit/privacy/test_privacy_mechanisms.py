@@ -7,6 +7,7 @@ import opendp.prelude as dp
 import pytest
 
 from sfumato.errors import SettingError
+from sfumato.privacy import mechanisms
 from sfumato.privacy.clip import Clipped, clip_sum, clip_values
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import LaplaceEvent, PureEvent, Repeated, SampledGaussianEvent, ZCDPEvent
@@ -103,14 +104,20 @@ def made(monkeypatch):
 
 @pytest.mark.parametrize("multiplier", [1e-3, 0.37, 1.0, 29.0, 1e6])
 @pytest.mark.parametrize("bound", [1e-9, 0.1, 3.0, 1e9])
-@pytest.mark.parametrize("size", [1, 1000])
-def test_opendp_states_what_is_accounted(made, multiplier, bound, size):
+@pytest.mark.parametrize(("size", "threads"), [(1, 1), (1000, 1), (1000, 3)])
+def test_opendp_states_what_is_accounted(made, multiplier, bound, size, threads, monkeypatch):
+    monkeypatch.setattr(mechanisms, "available_threads", lambda: threads)
     clipped = Clipped(np.zeros(size), bound, bound, single=True)
     Laplace(multiplier).release(clipped, Entropy())
     Gaussian(multiplier).release(clipped, Entropy())
-    laplace, gaussian = made
-    assert 0.999999 / multiplier < laplace.map(bound) <= 1 / multiplier
-    assert 0.999999 / (2 * multiplier**2) < gaussian.map(bound) <= 1 / (2 * multiplier**2)
+    laplace, gaussian = made[:threads], made[threads:]
+    assert len(gaussian) == threads
+    # Threads draw pieces of the numbers: all of a change may lie in one of them, or a part in each.
+    for one in ([1.0] + [0.0] * (threads - 1), [1 / threads] * threads):
+        epsilon = sum(piece.map(bound * part) for piece, part in zip(laplace, one, strict=True))
+        rho = sum(piece.map(bound * sqrt(part)) for piece, part in zip(gaussian, one, strict=True))
+        assert 0.999999 / multiplier < epsilon <= 1 / multiplier
+        assert 0.999999 / (2 * multiplier**2) < rho <= 1 / (2 * multiplier**2)
 
 
 @pytest.mark.parametrize("multiplier", [0.37, 1.0, 29.0])
@@ -196,3 +203,18 @@ def test_deviation_of_discrete_noise_by_brute_force(scale):
     for mechanism, weights in ((DiscreteGaussian, gaussian), (Geometric, geometric)):
         expected = sqrt(weights @ n**2 / weights.sum())
         assert mechanism(scale).deviation(1.0) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(1000,), (77, 13)])
+@pytest.mark.parametrize("kind", [Gaussian, Laplace])
+def test_exact_noise_drawn_by_threads_is_on_every_number_and_its_own(kind, shape, threads, monkeypatch):
+    monkeypatch.setattr(mechanisms, "available_threads", lambda: threads)
+    size = int(np.prod(shape))
+    values = 1e6 * np.arange(float(size)).reshape(shape)  # far apart: a mixed-up order would show
+    noise = kind(0.5).release(Clipped(values, 1.0, 1.0), Entropy()).values - values
+    assert np.abs(noise).max() < 1e3
+    assert (noise != 0).all()
+    exact = kind(0.5).release(Clipped(0 * values, 1.0, 1.0), Entropy()).values
+    assert exact.shape == shape
+    assert np.unique(exact).size == size  # no stream is drawn from twice

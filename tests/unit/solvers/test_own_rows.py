@@ -59,6 +59,10 @@ def dense_solution(model, prior, tensor, row, design_variances=0.0):
         variance += 0 if doubt is None else doubt[cells[m]]
     penalty = np.diag([*(prior.precisions + design_variances), prior.bias_precision])
     pull = np.append(prior.precisions * prior.mean, 0)
+    if prior.turn is not None:  # rows T b: their precision is that of b, turned back
+        back = np.linalg.inv(prior.turn)
+        penalty[:-1, :-1] = back.T @ np.diag(prior.precisions) @ back
+        pull[:-1] = back.T @ (prior.precisions * prior.mean)
     if np.isinf(prior.bias_precision):
         x, penalty, pull = x[:, :-1], penalty[:-1, :-1], pull[:-1]
     solution = np.linalg.solve((x.T / variance) @ x + penalty, (x.T / variance) @ y + pull)
@@ -78,6 +82,24 @@ def test_rows_are_those_of_weighted_ridge_regression(kind, mode, changes):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
     assert solved.factors[mode][-1] == pytest.approx(prior.mean)  # no entries
     assert solved.mode_biases[mode][-1] == 0
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("changes", [{}, {"doubts": ()}, {"bias_precision": np.inf}], ids=str)
+def test_turned_rows_are_those_of_a_ridge_with_correlated_columns(kind, mode, changes):
+    model, site = model_of(kind), site_of(mode=mode)
+    rank = model.ranks[mode]
+    turn = np.random.default_rng(6).normal(size=(rank, rank)) + 2 * np.eye(rank)
+    prior = prior_of(model, mode, turn=turn, mean=0.0, **changes)
+    solved = solve_own(model, prior, site)
+    for row in range(model.shape[mode]):
+        found = np.append(solved.factors[mode][row], solved.mode_biases[mode][row])
+        expected = dense_solution(model, prior, site.tensor, row)
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-11)
+    plain = solve_own(model, prior_of(model, mode, turn=np.eye(rank), mean=0.0, **changes), site)
+    without = solve_own(model, prior_of(model, mode, mean=0.0, **changes), site)
+    np.testing.assert_allclose(plain.rows, without.rows, rtol=1e-12, atol=1e-14)
 
 
 def test_noise_in_released_rows_is_a_ridge_that_grows_with_entries():
@@ -143,14 +165,16 @@ def test_one_owner_may_have_fewer_rows_than_the_rank():
     np.testing.assert_allclose(solved.factors[0][0], expected[:-1], rtol=1e-4)
 
 
+@pytest.mark.parametrize("turn", [None, np.array([[1.0, 0.3], [-0.2, 2.0]])], ids=["plain", "turned"])
 @pytest.mark.parametrize("bias_precision", [3.0, np.inf])
-def test_a_prior_survives_being_written(bias_precision):
+def test_a_prior_survives_being_written(bias_precision, turn):
     model, site = model_of("cp"), site_of()
     noise = (None, None, RowNoise(np.linspace(0, 1, SIZES[2]), np.array([0.5, 2.0])))
-    prior = prior_of(model, 0, bias_precision=bias_precision, row_noise=noise)
+    prior = prior_of(model, 0, bias_precision=bias_precision, row_noise=noise, turn=turn)
     text = json.dumps(prior.to_json(), allow_nan=False)
     again = OwnPrior.from_parts(json.loads(text), prior.tensors(), model.order)
     assert again.to_json() == prior.to_json()
+    assert (again.turn is None) == (turn is None)
     np.testing.assert_array_equal(solve_own(model, again, site).rows, solve_own(model, prior, site).rows)
 
 
@@ -168,6 +192,9 @@ def test_a_prior_survives_being_written(bias_precision):
         {"doubts": (None, np.ones(6), None)},
         {"doubts": (None, -np.ones(7), None)},
         {"row_noise": (None, RowNoise(np.ones(7), np.ones(3)), None)},
+        {"turn": np.eye(3)},
+        {"turn": np.ones(2)},
+        {"turn": np.diag([1.0, np.nan])},
     ],
     ids=str,
 )
