@@ -158,10 +158,23 @@ class State:
         return self.steps[self.done]
 
     def counts(self, mode: int) -> Array:
-        """Entries of each level, as far as is known; weighted where units are clipped as a whole."""
+        """Entries of each level, as far as is known; weighted where units are clipped as a whole.
+
+        Those of a mode that was not asked about are taken to be equal.
+        """
         assert self.start is not None
-        counts = self.start.counts[mode]
-        return np.ones(self.shape.sizes[mode]) if counts is None else counts
+        counts, size = self.start.counts[mode], self.shape.sizes[mode]
+        if counts is not None:
+            return counts
+        return np.full(size, max(float(c.sum()) for c in self.start.counts if c is not None) / size)
+
+    def bias_variances(self, mode: int) -> Array:
+        """Variances of a mode's biases given all that was released of them."""
+        assert self.start is not None
+        deviations = self.start.deviations[mode]
+        asked = np.where(np.isfinite(deviations), deviations, sqrt(self.known.assumed(mode)))
+        variances: Array = np.maximum(asked**2, 1e-12 * self.known.spread**2)
+        return variances
 
 
 @dataclass(frozen=True)
@@ -313,7 +326,11 @@ class PrivateAlternating:
                 variances[step.block] = (1 - length) ** 2 * variances[step.block] + noise
         left = {}
         for mode, variance in variances.items():
-            weights = _level_weights(counts[mode], asked[mode]) if whole else np.ones(shape.sizes[mode])
+            weights = (
+                _level_weights(counts[mode], asked.get(mode, 0.0))
+                if whole
+                else np.ones(shape.sizes[mode])
+            )
             left[mode] = Settled(variance / weights**2, variance / (weights * s.bias_weight) ** 2)
         return left
 
@@ -635,7 +652,7 @@ def _move(
         noise=noise,
         bias_weight=bias_weight,
         bias_means=state.start.biases[mode],
-        bias_variances=np.maximum(state.start.deviations[mode] ** 2, 1e-12 * unit),
+        bias_variances=state.bias_variances(mode),
     )
 
 

@@ -122,10 +122,31 @@ class Known:
         name = self.shape.unit.mode
         return None if name is None else find_mode(self.shape.modes, name)
 
-    @property
+    @cached_property
     def shared(self) -> list[int]:
-        """Modes asked about in rounds: neither local nor the units' own."""
-        return [m for m in range(len(self.shape.modes)) if m not in (self.shape.local, self.unit_mode)]
+        """Modes asked about in rounds: neither local nor the units' own, and worth it."""
+        modes = [m for m in range(len(self.shape.modes)) if m not in (self.shape.local, self.unit_mode)]
+        return [m for m in modes if self._worth_asking(m, modes)] or modes
+
+    def _worth_asking(self, mode: int, modes: list[int]) -> bool:
+        """Whether an average level would keep half of its mean; for times, which differ by little.
+
+        Where rows of another mode are local and entries the units, nobody's own mean is taken off: a
+        day is seen through the few people who are active then, and differs as they do.
+        """
+        if self.shape.modes[mode].bin is None:
+            return True
+        sizes, own = self.shape.sizes, self.unit_mode
+        entries = self.shape.entries or _USUAL_ENTRIES * max(sizes)
+        # A unit's weighted counts add up to about the root of its entries, or to one where pure.
+        of_unit = 1.0 if own is None or self.pure else sqrt(max(1.0, entries / sizes[own]))
+        number = (entries if own is None else sizes[own] * of_unit) / sizes[mode]
+        share = (1 - _COUNTS_SHARE) * sizes[mode] / sum(sizes[m] for m in modes)
+        error = (self.mechanism(share).deviation(self.spread) / number) ** 2
+        local = self.shape.local
+        if own is None and local is not None:
+            error += self.assumed(local) * min(1.0, sizes[mode] / sizes[local])
+        return error <= self.assumed(mode)
 
     @property
     def norm(self) -> Literal[1, 2]:
