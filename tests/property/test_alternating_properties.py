@@ -29,6 +29,7 @@ from sfumato.solvers.alternating_kernels import (
 )
 from sfumato.solvers.alternating_queries import (
     BlockQuery,
+    Owners,
     OwnQuery,
     ScatterQuery,
     block_statistics,
@@ -267,17 +268,17 @@ def questions(unit, model, rng):
     known = Known(shape_of(unit), 1.0, pure=False)
     asked = {"scatter": (scatter_statistics, ScatterQuery(known, model, float(rng.uniform(0.5, 9))))}
     own = 0 if isinstance(unit, Unit) else None
-    prior = None if own is None else prior_of(model, rng)
-    if prior is not None:
+    owners = None if own is None else Owners(prior_of(model, rng), object())
+    if owners is not None:
         model.mode_biases[0][:] = 0  # as a fit has them: they are each unit's own
-        asked["own moment"] = (own_statistics, OwnQuery(model, prior, float(rng.uniform(0.3, 2))))
+        asked["own moment"] = (own_statistics, OwnQuery(model, owners, float(rng.uniform(0.3, 2))))
     for block in blocks_of(model, own):
         for normal in (False,) if block == CORE else (False, True):
             how = {"length": float(rng.uniform(0.1, 3)), "target": float(rng.uniform(0.1, 3))}
             features = features_of(model, block, rng, normal=normal, **how)
             bound = float(rng.uniform(0.05, 3))
             weighting = None if own is None else weighting_of(model, block, rng, bound)
-            query = BlockQuery(unit, model, block, features, weighting, prior)
+            query = BlockQuery(unit, model, block, features, weighting, owners)
             asked[f"block {block}, {'normal' if normal else 'gradient'}"] = (block_statistics, query)
     return asked
 
@@ -466,7 +467,7 @@ def test_own_moments_add_up_whoever_else_is_there(rank, monkeypatch):
     rng = np.random.default_rng(rank)
     users, items = 4 + rank, 40  # all but four of them are nobody
     model = fill(CPModel.zeros((users, items), rank), rng)
-    query = OwnQuery(model, prior_of(model, rng), sqrt(rank))
+    query = OwnQuery(model, Owners(prior_of(model, rng), object()), sqrt(rank))
     cells = np.stack([rng.integers(4, size=90), rng.integers(items, size=90)])
     values, modes = rng.normal(size=90), (Mode("user", users), Mode("item", items))
     together = own_statistics(query, Site(tensor_of(cells, values, modes), 2)).values

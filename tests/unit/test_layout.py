@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sfumato.data import layout
+from sfumato.data import layout, synthetic
 from sfumato.data.layout import Site, WeightedSite, balanced_cuts, make_grid
 from sfumato.data.tensor import Mode, SparseTensor
 
@@ -143,3 +143,12 @@ def test_the_weight_of_a_level_is_that_of_its_own_entries_to_the_last_bit(mode):
         assert totals[level] == alone.by_mode(mode).total_weights[level]
         assert totals[level] == pytest.approx(weights[here].sum(), rel=1e-12)
     assert (totals == 0).sum() == (tensor.counts(f"m{mode}") == 0).sum()
+
+
+def test_the_latest_is_kept_as_long_as_the_same_object_asks_for_it():
+    site = Site(synthetic.cp((4, 3), 1, entries=6).tensor, 1)
+    made = []
+    first, second = object(), object()
+    for key in (first, first, second, first):
+        site.latest(key, lambda key=key: made.append(key))
+    assert made == [first, second, first]

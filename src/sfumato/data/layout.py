@@ -52,6 +52,7 @@ class Site:
         self.threads = threads
         self.weights = _read_only(np.empty(0, tensor.values.dtype))
         self._kept: dict[Any, Any] = {}
+        self._latest: tuple[Any, Any] = (None, None)
 
     def kept(self, key: Any, make: Callable[[], _T]) -> _T:
         """A layout that is made once."""
@@ -59,6 +60,13 @@ class Site:
             self._kept[key] = make()
         kept: _T = self._kept[key]
         return kept
+
+    def latest(self, key: object, make: Callable[[], _T]) -> _T:
+        """What was made last, as long as it is asked for by the same object."""
+        if self._latest[0] is not key:
+            self._latest = key, make()
+        latest: _T = self._latest[1]
+        return latest
 
     def by_mode(self, mode: int) -> ByMode:
         """The entries sorted by a mode."""

@@ -29,23 +29,34 @@ class ScatterQuery(NamedTuple):
     most: float
 
 
+class Owners(NamedTuple):
+    """How units solve their own rows; ``key`` is another object when model or prior are."""
+
+    prior: OwnPrior
+    key: object
+
+    def rows(self, model: Multilinear, site: Site) -> Multilinear:
+        """The model with own rows solved; at the data, where they stay."""
+        return site.latest(self.key, lambda: solve_own(model, self.prior, site))
+
+
 class OwnQuery(NamedTuple):
     """Ask for the second moment of own rows' coordinates, each shortened to ``length``."""
 
     model: Multilinear
-    prior: OwnPrior
+    owners: Owners
     length: float
 
 
 class BlockQuery(NamedTuple):
-    """Ask for the sums of a block; with a prior, after each unit has solved its own rows."""
+    """Ask for the sums of a block; with owners, after each unit has solved its own rows."""
 
     unit: PrivacyUnit
     model: Multilinear
     block: int
     features: Features
     weighting: Weighting | None
-    prior: OwnPrior | None
+    owners: Owners | None
 
 
 def scatter_statistics(query: ScatterQuery, site: Site) -> Clipped:
@@ -77,11 +88,12 @@ def own_statistics(query: OwnQuery, site: Site) -> Clipped:
     The products as the upper triangle of a matrix, off the diagonal times sqrt(2), so that a unit's
     are as long as the square of its row.
     """
-    mode, most = query.prior.mode, query.length**2
-    rows = solve_own(query.model, query.prior, site).factors[mode]
+    prior, most = query.owners.prior, query.length**2
+    mode = prior.mode
+    rows = query.owners.rows(query.model, site).factors[mode]
     rows = rows[site.by_mode(mode).counts > 0]
-    if query.prior.turn is not None:
-        rows = row_products(rows, np.linalg.inv(query.prior.turn).T)
+    if prior.turn is not None:
+        rows = row_products(rows, np.linalg.inv(prior.turn).T)
     rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows * np.minimum(1.0, query.length * _BELOW_ONE / np.maximum(lengths, 1e-300))
@@ -107,9 +119,9 @@ def block_statistics(query: BlockQuery, site: Site) -> Clipped:
         sums = entry_sums(model, block, features, site.by_mode(max(block, 0)), site.threads)
         # One entry more or less adds what it has; a value replaced by another, at most twice that.
         return Clipped(sums, inf, features.bound * (2 if query.unit.replaces else 1))
-    assert query.prior is not None
-    own = query.prior.mode
-    model = solve_own(model, query.prior, site)
+    assert query.owners is not None
+    own = query.owners.prior.mode
+    model = query.owners.rows(model, site)
     sums = unit_sums(model, block, features, query.weighting, site.by_mode(own), own, site.threads)
     return Clipped(sums, inf, query.weighting.bound)
 

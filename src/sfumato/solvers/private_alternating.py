@@ -47,6 +47,7 @@ from sfumato.solvers.alternating_moves import (
 )
 from sfumato.solvers.alternating_queries import (
     BlockQuery,
+    Owners,
     OwnQuery,
     ScatterQuery,
     block_statistics,
@@ -150,6 +151,8 @@ class State:
     start: BiasRelease | None = None
     scatter: float = 0.0
     own_turn: Array | None = None  # T: own rows have the covariance T T'
+    next_turn: Array | None = None  # the same, from the next move of a block on
+    own_key: object = None  # another one when model or own_turn change
     own_moment: Array | None = None  # of the rows that units solve
     done: int = 0
 
@@ -343,7 +346,16 @@ class PrivateAlternating:
         blocks = (Block(),) * (model.order + 1)
         own = _own(shape)
         turn = None if own is None else np.eye(model.ranks[own])
-        return State(shape, biases.known, self.steps(shape), biases, model, blocks, own_turn=turn)
+        return State(
+            shape,
+            biases.known,
+            self.steps(shape),
+            biases,
+            model,
+            blocks,
+            own_turn=turn,
+            own_key=object(),
+        )
 
     def ask(self, state: State) -> Any:
         step = state.step
@@ -352,13 +364,11 @@ class PrivateAlternating:
         if step.asks == "scatter":
             return ScatterQuery(state.known, state.model, _most_scatter(state.known))
         if step.asks == "own":
-            return OwnQuery(
-                state.model, _own_prior(state), sqrt(state.model.ranks[_own(state.shape) or 0])
-            )
+            return OwnQuery(state.model, _owners(state), sqrt(state.model.ranks[state.shape.local or 0]))
         assert state.shape.unit is not None
-        prior = None if _own(state.shape) is None else _own_prior(state)
+        owners = None if _own(state.shape) is None else _owners(state)
         _, features, weighting = self._query(state, step.block)
-        return BlockQuery(state.shape.unit, state.model, step.block, features, weighting, prior)
+        return BlockQuery(state.shape.unit, state.model, step.block, features, weighting, owners)
 
     def answer(self, query: Any, site: Site, draw: Draw) -> Any:
         if isinstance(query, ScatterQuery):
@@ -460,7 +470,13 @@ class PrivateAlternating:
         if not (np.isfinite(model.rows).all() and np.isfinite(model.free_core).all()):
             raise DivergedError("the private fit left the range of floating-point numbers")
         blocks[step.block] = moved.block
-        return replace(state, model=_white_for_core(state, model), blocks=tuple(blocks))
+        return replace(
+            state,
+            model=_white_for_core(state, model),
+            blocks=tuple(blocks),
+            own_turn=state.next_turn,
+            own_key=object(),
+        )
 
 
 # -- what is public -------------------------------------------------------------------------------
@@ -569,12 +585,19 @@ def _own_prior(state: State) -> OwnPrior:
     )
 
 
+def _owners(state: State) -> Owners:
+    return Owners(_own_prior(state), state.own_key)
+
+
 def _read_own_moment(state: State, noisy: Noisy) -> State:
     """Take over the second moment of own rows, and what it says about the rows themselves.
 
     A ridge solution is smaller than the row that it is a guess of, by what is not known of it. That is
     made up for, or rows would shrink from round to round: given its n entries, coordinates with prior
     variance one have the posterior variance (1 + n S / scatter)^-1.
+
+    It comes into force with the next move, so that the first block of a round has the rows whose moment
+    was asked for, and they are solved once.
     """
     own, turn = _own(state.shape), state.own_turn
     assert own is not None
@@ -587,7 +610,7 @@ def _read_own_moment(state: State, noisy: Noisy) -> State:
     state = replace(state, own_moment=turn @ solved @ turn.T)
     design = turn.T @ state.model.design_moment(own, _moments(state)) @ turn
     unknown = np.linalg.inv(np.eye(rank) + _entries_of_unit(state) * design / state.scatter)
-    return replace(state, own_turn=turn @ _root(solved + unknown))
+    return replace(state, next_turn=turn @ _root(solved + unknown))
 
 
 def _root(moment: Array) -> Array:

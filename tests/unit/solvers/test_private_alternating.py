@@ -307,7 +307,7 @@ def test_where_entries_are_protected_no_question_is_about_own_rows(unit):
     assert not any(isinstance(query, OwnQuery) for query in queries)
     blocks = [query for query in queries if isinstance(query, BlockQuery)]
     assert {query.block for query in blocks} == {0, 1, 2}  # the local mode under noise, like the others
-    assert all(query.prior is None and query.weighting is None for query in blocks)
+    assert all(query.owners is None and query.weighting is None for query in blocks)
     assert sum(isinstance(query, ScatterQuery) for query in queries) == 1
 
 
