@@ -115,13 +115,6 @@ def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[
     budget = privacy.budget
     if method == "constant":
         return PrivateConstant(pure=_is_pure(budget))
-    if method == "alternating":
-        if _is_pure(budget):
-            raise SettingError(
-                "an alternating fit gives no pure epsilon: name a delta, such as 1e-6, or use the "
-                "method 'bias'"
-            )
-        return PrivateAlternating()
     if method == "bias":
         return PrivateBiases(pure=isinstance(budget, Budget) and prefers_laplace(shape, budget))
     if method == "input":
