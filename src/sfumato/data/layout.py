@@ -52,7 +52,7 @@ class Site:
         self.threads = threads
         self.weights = _read_only(np.empty(0, tensor.values.dtype))
         self._kept: dict[Any, Any] = {}
-        self._latest: tuple[Any, Any] = (None, None)
+        self._latest: tuple[object, Any] = (object(), None)
 
     def kept(self, key: Any, make: Callable[[], _T]) -> _T:
         """A layout that is made once."""

@@ -186,7 +186,18 @@ class Drawn(NamedTuple):
 def draw_all(
     plan: PrivatePlan, site: Site, reservation: Reservation, progress: Progress | None = None
 ) -> Drawn:
-    """The rounds of a plan, with draws that were reserved for it."""
+    """The rounds of a plan, with draws that were reserved for it.
+
+    Parameters that noise has driven out of range are a fit that diverged, wherever that shows: a search
+    counts it as its worst run.
+    """
+    try:
+        return _drawn(plan, site, reservation, progress)
+    except np.linalg.LinAlgError as error:
+        raise DivergedError(f"the private fit left the range of its arithmetic: {error}") from error
+
+
+def _drawn(plan: PrivatePlan, site: Site, reservation: Reservation, progress: Progress | None) -> Drawn:
     solver, draws, history = plan.solver, len(plan.charges), list[Info]()
     state = solver.init(plan.seed, plan.shape)
     for number in range(plan.rounds):

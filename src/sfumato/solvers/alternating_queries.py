@@ -30,14 +30,16 @@ class ScatterQuery(NamedTuple):
 
 
 class Owners(NamedTuple):
-    """How units solve their own rows; ``key`` is another object when model or prior are."""
+    """How units solve their own rows: once for all questions that come with the same ``key``."""
 
     prior: OwnPrior
     key: object
 
     def rows(self, model: Multilinear, site: Site) -> Multilinear:
         """The model with own rows solved; at the data, where they stay."""
-        return site.latest(self.key, lambda: solve_own(model, self.prior, site))
+        mode = self.prior.mode
+        solved = site.latest(self.key, lambda: solve_own(model, self.prior, site))
+        return model.with_rows(mode, solved.factors[mode], solved.mode_biases[mode])
 
 
 class OwnQuery(NamedTuple):

@@ -78,9 +78,11 @@ class OwnPrior:
         if not (np.isfinite(positive) & (positive > 0)).all() or not self.bias_precision > 0:
             raise SettingError("precisions and scatter of own rows must be numbers above zero")
         if self.turn is not None and (
-            np.shape(self.turn) != (ranks[self.mode],) * 2 or not np.isfinite(self.turn).all()
+            np.shape(self.turn) != (ranks[self.mode],) * 2
+            or not np.isfinite(self.turn).all()
+            or np.linalg.matrix_rank(self.turn) < ranks[self.mode]
         ):
-            raise SettingError("the turn of own rows must be a square matrix of numbers, a row's size")
+            raise SettingError("the turn of own rows must be a matrix with an inverse, of a row's size")
         for parts in (self.doubts, self.row_noise):
             if parts and len(parts) != len(sizes):
                 raise SettingError(f"a model of {len(sizes)} modes needs as many doubts or None")

@@ -80,6 +80,7 @@ _SCATTER_SHARE, _OWN_SHARE = 0.005, 0.02  # of the budget, for residuals and for
 _FIRST_POWER, _LEAST_POWER = 0.03, 0.004  # variance that a component explains, over that of the values
 _TIME_POWER = 0.1  # of another mode's, of what a time mode's rows differ from one by
 _WEIGHT_POWER = 0.4  # units' entries weigh less at popular levels: by count^-0.4
+_MOST_MEAN = 1000.0  # of a factor
 _TAIL = 3.0  # a product with one more factor has a fourth moment this many times as large
 
 
@@ -152,8 +153,8 @@ class State:
     start: BiasRelease | None = None
     scatter: float = 0.0
     own_turn: Array | None = None  # T: own rows have the covariance T T'
-    next_turn: Array | None = None  # the same, from the next move of a block on
-    own_key: object = None  # another one when model or own_turn change
+    next_turn: Array | None = None  # the same, from the next round on
+    own_key: object = None  # another one in each round
     own_moment: Array | None = None  # of the rows that units solve
     done: int = 0
 
@@ -251,7 +252,8 @@ class PrivateAlternating:
             raise SettingError(f"growth must be a number above -1, got {s.growth}")
         if not 0 < s.bias_share <= 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE):
             raise SettingError("bias_share lies between 0 and 0.95")
-        shape.prior_means(self.prior_mean)
+        if max(map(abs, shape.prior_means(self.prior_mean))) > _MOST_MEAN:
+            raise SettingError(f"prior_mean is at most {_MOST_MEAN:g} in size, got {self.prior_mean}")
         self.biases(shape).check(shape)
 
     def biases(self, shape: PublicShape) -> PrivateBiases:
@@ -471,13 +473,9 @@ class PrivateAlternating:
         if not (np.isfinite(model.rows).all() and np.isfinite(model.free_core).all()):
             raise DivergedError("the private fit left the range of floating-point numbers")
         blocks[step.block] = moved.block
-        return replace(
-            state,
-            model=_white_for_core(state, model),
-            blocks=tuple(blocks),
-            own_turn=state.next_turn,
-            own_key=object(),
-        )
+        state = replace(state, model=_white_for_core(state, model), blocks=tuple(blocks))
+        last = state.done + 1 == len(state.steps) or state.steps[state.done + 1].round > step.round
+        return replace(state, own_turn=state.next_turn, own_key=object()) if last else state
 
 
 # -- what is public -------------------------------------------------------------------------------
@@ -597,8 +595,8 @@ def _read_own_moment(state: State, noisy: Noisy) -> State:
     made up for, or rows would shrink from round to round: given its n entries, coordinates with prior
     variance one have the posterior variance (1 + n S / scatter)^-1.
 
-    It comes into force with the next move, so that the first block of a round has the rows whose moment
-    was asked for, and they are solved once.
+    It comes into force with the next round: a round's blocks have the rows whose moment was asked for,
+    and they are solved once.
     """
     own, turn = _own(state.shape), state.own_turn
     assert own is not None
@@ -611,7 +609,16 @@ def _read_own_moment(state: State, noisy: Noisy) -> State:
     state = replace(state, own_moment=turn @ solved @ turn.T)
     design = turn.T @ state.model.design_moment(own, _moments(state)) @ turn
     unknown = np.linalg.inv(np.eye(rank) + _entries_of_unit(state) * design / state.scatter)
-    return replace(state, next_turn=turn @ _root(solved + unknown))
+    return replace(state, next_turn=_limited(turn @ _root(solved + unknown)))
+
+
+def _limited(turn: Array) -> Array:
+    """Within limits that no data reach: under much noise it would drift to where it has no inverse."""
+    if not np.isfinite(turn).all():
+        raise DivergedError("the private fit left the range of floating-point numbers")
+    left, sizes, right = np.linalg.svd(turn)
+    limited: Array = (left * np.clip(sizes, 1e-3, 1e3)) @ right
+    return limited
 
 
 def _root(moment: Array) -> Array:

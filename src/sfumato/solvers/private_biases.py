@@ -22,7 +22,7 @@ with multiplier ``noise`` costs, however the shares are chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, sqrt
@@ -386,12 +386,12 @@ class Learnt:
 class BiasRelease:
     """What private biases released, for methods that start from them. All of it is private already.
 
-    ``biases`` and ``deviations`` (posterior standard deviations of the biases) have one array for each
-    mode; zeros and infinity for a local mode. ``counts`` are positive guesses of how many entries each
-    level has, and ``count_deviations`` the standard deviation of the noise that was added to them,
-    zero where counts are public; None for modes that were not asked about. Where units are the levels
-    of a mode, counts are weighted: an entry counts as much as its unit's contribution lets it, see
-    ``contributions.py``.
+    ``biases`` and ``deviations`` (posterior standard deviations of the biases) have one array for
+    each mode; zeros and infinity for a local mode and for modes that were not asked about.
+    ``counts`` are positive guesses of how many entries each level has, and ``count_deviations`` the
+    standard deviation of the noise that was added to them, zero where counts are public; None for
+    modes that were not asked about. Where units are the levels of a mode, counts are weighted: an
+    entry counts as much as its unit's contribution lets it, see ``contributions.py``.
     """
 
     mean: float
@@ -486,11 +486,11 @@ class PrivateBiases:
     def rounds(self, shape: PublicShape) -> int:
         return len(self.steps(shape))
 
-    def _error(self, shape: PublicShape) -> float:
+    def _error(self, shape: PublicShape, modes: Collection[int]) -> float:
         """Noise in the biases of average levels, up to a factor: that of the rounds' averages."""
         known, steps = self._known(shape), self.steps(shape)
         noise = 0.0
-        for mode in known.shared:
+        for mode in modes:
             shares = [step.share for step in steps if step.asks == "sums" and step.mode == mode]
             average = known.mechanism(shares[0]).deviation(1.0) ** 2 / len(shares)
             noise += shape.sizes[mode] ** 2 * average
@@ -584,9 +584,11 @@ def prefers_laplace(shape: PublicShape, budget: Budget) -> bool:
         return True
     pure = PrivateBiases(1 / budget.epsilon, pure=True)
     gaussian = PrivateBiases(gaussian_multiplier(budget))
-    if pure._known(shape).unit_mode is not None:
+    known = pure._known(shape)
+    if known.unit_mode is not None:
         return False  # clipped in another norm: not to be compared
-    return pure._error(shape) < gaussian._error(shape)
+    both = set(known.shared) & set(gaussian._known(shape).shared)  # one may leave out times
+    return pure._error(shape, both) < gaussian._error(shape, both)
 
 
 # -- what is asked --------------------------------------------------------------------------------

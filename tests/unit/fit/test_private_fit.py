@@ -12,7 +12,7 @@ from sfumato.fit.admit import admit
 from sfumato.privacy.clip import Clipped
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian
-from sfumato.solvers.base import Info
+from sfumato.solvers.base import DivergedError, Info
 from sfumato.solvers.own_rows import OwnPrior
 
 
@@ -394,3 +394,15 @@ def test_splitting_by_label_moves_no_other_entry():
     assert sorted(missing) == [0, 1]
     cells = {tuple(cell) for cell in train.coordinates.T} - {tuple(c) for c in train_less.coordinates.T}
     assert len(cells) <= 1
+
+
+def test_a_fit_whose_arithmetic_breaks_down_has_diverged(monkeypatch):
+    # A search catches that and nothing else: another error would end it, and tell of a run that lost.
+    def broken(*_):
+        raise np.linalg.LinAlgError("Singular matrix")
+
+    monkeypatch.setattr(sf.PrivateBiases, "update", broken)
+    tensor = sf.synthetic.ratings_like(20, 15, 4, 300)
+    privacy = sf.Privacy(1.0, 1e-6, unit="entry", method="bias", public=sf.Public(300, labels=True))
+    with pytest.raises(DivergedError, match="Singular"):
+        sf.CP(2, privacy=privacy).fit(tensor)

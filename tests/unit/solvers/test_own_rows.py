@@ -203,3 +203,9 @@ def test_a_prior_that_does_not_fit_is_refused(wrong):
     settings = {"mode": 0, "precisions": np.ones(2), "scatter": 1.0}
     with pytest.raises(SettingError):
         solve_own(model, OwnPrior(**{**settings, **wrong}), site_of())
+
+
+def test_a_turn_without_an_inverse_is_refused():
+    prior = OwnPrior(mode=0, precisions=np.ones(3), turn=np.ones((3, 3)), scatter=1.0)
+    with pytest.raises(SettingError, match="with an inverse"):
+        prior.check((4, 5), (3, 3))
