@@ -227,7 +227,11 @@ def _by_entry(
     step: float,
     out: Array,
 ) -> None:
-    """Entries come sorted by the mode ``lead``: the block's own, or for the core any."""
+    """Entries come sorted by the mode ``lead``: the block's own, or for the core any.
+
+    How an entry is read stands in both kernels: a function of the model would count references to its
+    arrays at every entry, which takes several times as long.
+    """
     width, order, wide, depth = out.shape[1], len(p.offsets), metric.shape[1], _depth(p, rank)
     work, index, biases = workspace(p), scratch(order, np.int64), p.biases
     designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
