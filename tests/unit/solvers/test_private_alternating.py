@@ -186,7 +186,7 @@ POSITIVE = ["noise", "residual_clip", "feature_clip", "unit_clip", "bias_weight"
         *({"held_sweeps": wrong} for wrong in (-1, nan)),
         *({"growth": wrong} for wrong in (-1.0, -3.0, nan, inf)),
         *({"bias_share": wrong} for wrong in (0.0, -0.1, 0.96, 2.0, nan)),
-        *({"prior_mean": {"day": wrong}} for wrong in (nan, inf)),
+        *({"prior_mean": {"day": wrong}} for wrong in (nan, inf, 1e8)),
         {"prior_mean": {"shop": 1.0}},
         {"last_step": 1.5},
         {"statistics": "hessian"},
@@ -582,3 +582,19 @@ def test_the_number_of_entries_need_not_be_public(unit):
         for entries in (train.n_entries, None)
     )
     assert without < 1.1 * with_it
+
+
+def test_what_own_rows_are_expected_to_be_stays_within_limits_under_much_noise():
+    # Nothing in the data holds their scale: it would drift to where the prior has no inverse.
+    shape = shape_of(TENSOR, Unit("user"), rank=3)
+    solver, site = PrivateAlternating(100.0, sweeps=150), Site(TENSOR, 1)
+    state = solver.init(0, shape)
+    ledger = Ledger(Unit("user"))
+    with ledger.reserve(solver.charges(shape), Entropy(0), proven=True) as reservation:
+        for _ in range(solver.rounds(shape)):
+            query = solver.ask(state)
+            released = reservation.ask(lambda draw, q=query: solver.answer(q, site, draw))
+            state, _ = solver.update(state, released)
+            sizes = np.linalg.svd(state.own_turn, compute_uv=False)
+            assert sizes.max() <= 1.001e3
+            assert sizes.min() >= 0.999e-3
