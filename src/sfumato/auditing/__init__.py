@@ -1,0 +1,1 @@
+"""Attacks on what a private fit promises: lower bounds on the real epsilon."""

@@ -1,0 +1,49 @@
+"""Many independent jobs side by side: one process per core, one thread in each."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import TypeVar
+
+from sfumato.errors import SettingError
+from sfumato.parallel import available_threads
+
+Job = TypeVar("Job")
+Outcome = TypeVar("Outcome")
+
+
+def each_done(
+    function: Callable[[Job], Outcome], jobs: Sequence[Job], processes: int | None = None
+) -> Iterator[tuple[int, Outcome]]:
+    """The number and the outcome of every job, in the order in which they end.
+
+    With one process the jobs run in the caller's own, in their order; with more, ``function`` and the
+    jobs have to be importable and picklable. A job that fails ends the whole: those not yet begun are
+    dropped, and its error is raised. Jobs should ask for one thread each.
+    """
+    wanted = available_threads() if processes is None else processes
+    if wanted < 1:
+        raise SettingError(f"processes must be 1 or more, or None for all cores, got {processes}")
+    if min(wanted, len(jobs)) <= 1:
+        for number, job in enumerate(jobs):
+            yield number, function(job)
+        return
+    # Spawned, not forked: threads of compiled kernels do not survive a fork.
+    with ProcessPoolExecutor(min(wanted, len(jobs)), get_context("spawn"), _prepare) as pool:
+        futures = {pool.submit(function, job): number for number, job in enumerate(jobs)}
+        try:
+            for future in as_completed(futures):
+                yield futures.pop(future), future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _prepare() -> None:
+    """Ctrl-C is for the parent to act on, and BLAS is to start no threads beside the processes."""
+    from threadpoolctl import threadpool_limits
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)
