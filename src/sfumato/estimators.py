@@ -38,7 +38,14 @@ from sfumato.solvers import SOLVERS, Backfitting
 from sfumato.solvers.base import Info, PublicShape, Solver
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import assumed_scatter
-from sfumato.store import StoredModel, load_model, save_model, save_private, save_release
+from sfumato.store import (
+    StoredModel,
+    load_model,
+    release_files,
+    save_model,
+    save_private,
+    save_release,
+)
 
 Array = NDArray[Any]
 _UNSEEN = ("error", "bias")
@@ -420,11 +427,18 @@ class TensorEstimator(Parametrised, ABC):
         A model without a guarantee is refused. One whose guarantee is only claimed, or whose noise
         came from a seed, is refused unless ``force`` says that this is meant; it is marked so.
         """
+        return save_release(self._releasable(force), folder)
+
+    def release_files(self, *, force: bool = False) -> dict[str, bytes]:
+        """The files that :meth:`release` writes, by name: all that the world gets to see."""
+        return release_files(self._releasable(force))
+
+    def _releasable(self, force: bool) -> StoredModel:
         model = self._fitted()
         if self.guarantee_ is None:
             raise ReleaseError("this model is not private: fit it with privacy=... to release it")
         self._check_releasable(force)
-        return save_release(self._stored(model, {}), folder)
+        return self._stored(model, {})
 
     def _check_releasable(self, force: bool) -> None:
         guarantee = self.guarantee_

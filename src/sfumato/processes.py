@@ -8,6 +8,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from sfumato.errors import SettingError
 from sfumato.parallel import available_threads
 
@@ -29,7 +31,9 @@ def each_done(
         raise SettingError(f"processes must be 1 or more, or None for all cores, got {processes}")
     if min(wanted, len(jobs)) <= 1:
         for number, job in enumerate(jobs):
-            yield number, function(job)
+            with threadpool_limits(1):
+                outcome = function(job)
+            yield number, outcome
         return
     # Spawned, not forked: threads of compiled kernels do not survive a fork.
     with ProcessPoolExecutor(min(wanted, len(jobs)), get_context("spawn"), _prepare) as pool:
@@ -42,8 +46,9 @@ def each_done(
 
 
 def _prepare() -> None:
-    """Ctrl-C is for the parent to act on, and BLAS is to start no threads beside the processes."""
-    from threadpoolctl import threadpool_limits
+    """Ctrl-C is for the parent to act on, and BLAS is to start no threads beside the processes.
 
+    Threads that wait for each other at every small product make a fit ten times slower.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threadpool_limits(1)

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def save_model(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
 def save_release(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write what a private model's guarantee covers, and nothing else."""
     with replacing_folder(Path(folder)) as new:
-        _write_release(stored, new)
+        _write(new, release_files(stored))
     return Path(folder)
 
 
@@ -74,7 +75,7 @@ def save_private(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write a private model's release, and beside it the rows that stay with their owners."""
     with replacing_folder(Path(folder)) as new:
         (new / RELEASE).mkdir()
-        _write_release(stored, new / RELEASE)
+        _write(new / RELEASE, release_files(stored))
         if stored.local is not None:
             (new / OWNER).mkdir()
             _write_owner(stored, new / OWNER)
@@ -82,6 +83,10 @@ def save_private(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
 
 
 def _write_model(stored: StoredModel, folder: Path) -> None:
+    _write(folder, _model_files(stored))
+
+
+def _model_files(stored: StoredModel) -> dict[str, bytes]:
     model = stored.model
     tensors = {}
     for m in range(model.order):
@@ -104,17 +109,20 @@ def _write_model(stored: StoredModel, folder: Path) -> None:
     if stored.own_prior is not None:
         description["own_prior"] = stored.own_prior.to_json()
         tensors |= stored.own_prior.tensors()
-    _write(folder, description, tensors)
+    return _files(description, tensors)
 
 
-def _write_release(stored: StoredModel, folder: Path) -> None:
+def release_files(stored: StoredModel) -> dict[str, bytes]:
+    """What a private model's guarantee covers, and nothing else: the files of its release, by name."""
     if stored.guarantee is None:
         raise ModelFileError("a model without a guarantee cannot be released")
     modes = tuple(_emptied(mode) if m == stored.local else mode for m, mode in enumerate(stored.modes))
-    _write_model(replace(stored, modes=modes), folder)
     text = json.dumps(stored.guarantee.to_json(), indent=1, ensure_ascii=False)
-    (folder / _GUARANTEE_JSON).write_text(text + "\n", encoding="utf-8")
-    (folder / _GUARANTEE_TEXT).write_text(f"{stored.guarantee}\n", encoding="utf-8")
+    return {
+        **_model_files(replace(stored, modes=modes)),
+        _GUARANTEE_JSON: f"{text}\n".encode(),
+        _GUARANTEE_TEXT: f"{stored.guarantee}\n".encode(),
+    }
 
 
 def _write_owner(stored: StoredModel, folder: Path) -> None:
@@ -125,7 +133,7 @@ def _write_owner(stored: StoredModel, folder: Path) -> None:
         "bias": np.ascontiguousarray(model.mode_biases[local]),
     }
     folder.chmod(0o700)
-    _write(folder, {"kind": "own rows", "mode": _mode_to_json(stored.modes[local])}, tensors)
+    _write(folder, _files({"kind": "own rows", "mode": _mode_to_json(stored.modes[local])}, tensors))
     (folder / _NOT_FOR_RELEASE).write_text(
         f"Each row belongs to one {stored.modes[local].name} and depends on its data alone without "
         "noise.\nShow it to its owner only. The folder `release` beside this one is what may be handed "
@@ -134,18 +142,27 @@ def _write_owner(stored: StoredModel, folder: Path) -> None:
     )
 
 
-def _write(folder: Path, description: dict[str, Any], tensors: dict[str, Any]) -> None:
+def _files(description: dict[str, Any], tensors: dict[str, Any]) -> dict[str, bytes]:
     data = save_tensors(tensors)
     names = ("sfumato", "numpy", "numba", "safetensors")
     whole = {
         "format": FORMAT,
         **description,
-        "versions": {name: version(name) for name in names},
+        "versions": {name: _version(name) for name in names},
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     text = json.dumps(whole, indent=1, ensure_ascii=False, default=_plain)
-    (folder / _TENSORS).write_bytes(data)
-    (folder / _JSON).write_text(text, encoding="utf-8")
+    return {_TENSORS: data, _JSON: text.encode()}
+
+
+@cache
+def _version(package: str) -> str:
+    return version(package)
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def _emptied(mode: Mode) -> Mode:

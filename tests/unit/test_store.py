@@ -145,10 +145,10 @@ class DiskFull(OSError):
 
 
 def fail_to_write(monkeypatch, folder):
-    def write_text(self, *args, **kwargs):
+    def write_bytes(self, *args, **kwargs):
         raise DiskFull
 
-    monkeypatch.setattr(Path, "write_text", write_text)
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
 
 
 def fail_to_sync(monkeypatch, folder):

@@ -1,0 +1,79 @@
+"""Likelihood ratios, where a release shows a number whose law is known on either neighbour.
+
+A single pass with noise on each step (``PrivatePasses``) moves the rows of a canary that is alone in all
+of them once, from their public start, by a known direction times one noisy number: whoever knows the
+start can read that number off the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.auditing.neighbours import Neighbours
+from sfumato.auditing.trials import Runs
+from sfumato.fit.private import PrivatePlan
+from sfumato.models.multilinear import Multilinear
+from sfumato.solvers.private_passes import PrivatePasses, direction_at, spread_of
+
+Array = NDArray[Any]
+
+
+def known_ratio(
+    plan: PrivatePlan, neighbours: Neighbours, start: Multilinear | None
+) -> Callable[[Runs], Array] | None:
+    """The log-likelihood ratio of a run, second neighbour over first; None where it is not known."""
+    solver, tensor = plan.solver, neighbours.first
+    if not isinstance(solver, PrivatePasses) or solver.passes != 1 or solver.noise_law != "residual":
+        return None
+    cell = neighbours.cells[:, 0]
+    company = [tensor.counts(mode.name)[level] for mode, level in zip(tensor.modes, cell, strict=True)]
+    if start is None or start.free_core.size or max(company) > 1:
+        return None
+    return _PassRatio(plan, neighbours, start)
+
+
+class _PassRatio:
+    """The noisy residual that a canary's only step was made with, and its two Laplace laws."""
+
+    def __init__(self, plan: PrivatePlan, neighbours: Neighbours, start: Multilinear) -> None:
+        solver, shape = plan.solver, plan.shape
+        assert isinstance(solver, PrivatePasses)
+        assert shape.bounds is not None
+        cell, low, high = neighbours.cells[:, 0], *shape.bounds
+        j = direction_at(start, cell, shape.fit_biases)
+        squares, spread = float(j @ j), spread_of(shape)
+        reach = solver.clip / np.sqrt(squares)
+        step = solver.step_at(shape, 0, neighbours.first.n_entries)
+        self._start, self._cell, self._spread = start, cell, spread
+        self._step, self._gain = step * solver.ridge, step / (1 + step * squares)
+        self._home = shape.prior_means(solver.prior_mean)
+        self._reach = reach
+        self._value = float(start.with_mean(0.0).predict_reference(cell[:, None])[0])
+        self._targets = low, high
+        self._scale = min(2 * reach, (high - low) / spread) / solver.shares(shape)[1]
+
+    def __call__(self, runs: Runs) -> Array:
+        noisy = self._residual(runs)
+        first, second = (self._error(target, runs) for target in self._targets)
+        return np.asarray((np.abs(noisy - first) - np.abs(noisy - second)) / self._scale)
+
+    def _error(self, target: float, runs: Runs) -> Array:
+        mean = runs["mean"][:, 0] if "mean" in runs else 0.0
+        return np.clip((target - mean) / self._spread - self._value, -self._reach, self._reach)
+
+    def _residual(self, runs: Runs) -> Array:
+        """What the rows of all modes but the first, which the end of a fit rescales, were moved by."""
+        along, length = np.zeros(runs["side"].shape[0]), 0.0
+        for m in range(1, self._start.order):
+            row, design = (
+                self._start.factors[m][self._cell[m]],
+                self._start.design(m, self._cell[:, None])[0],
+            )
+            pulled = row + self._step * (self._home[m] - row)
+            along += (runs[f"factor_{m}"][:, 0] - pulled) @ design
+            length += float(design @ design)
+        return along / (self._gain * length)

@@ -1,0 +1,186 @@
+"""The same fit again and again, on either of two neighbours, and what each release shows.
+
+Runs are made in batches by processes of their own. Batches that are done are kept in a folder where one
+is given, so that an audit that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.auditing.neighbours import Neighbours
+from sfumato.auditing.views import observed
+from sfumato.data.write import replacing
+from sfumato.errors import SettingError
+from sfumato.estimators import TensorEstimator
+from sfumato.privacy.settings import Privacy
+from sfumato.processes import each_done
+from sfumato.solvers.base import DivergedError
+
+Array = NDArray[Any]
+Runs = Mapping[str, Array]  # by what was seen: one row for each run; "side" says on which neighbour
+Tell = Callable[[int], None]
+_BATCH = 20  # runs that are made, and kept, together
+_DIVERGED = "diverged"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What is run: an estimator, two neighbours, and what an adversary looks at.
+
+    With a ``seed`` the noise of every run follows from it, so that an audit can be repeated; it has the
+    law of secret noise, drawn in floating-point arithmetic. Without one it is drawn as in a real fit.
+    """
+
+    estimator: TensorEstimator
+    neighbours: Neighbours
+    sees: tuple[str, ...] | None = None
+    seed: int | None = 0
+
+    def run(self, number: int) -> dict[str, Any]:
+        """What run ``number`` shows; odd ones are made on the second neighbour."""
+        side = number % 2
+        privacy = self.estimator.privacy
+        assert privacy is not None
+        estimator = copy.copy(self.estimator).set_params(
+            privacy=replace(privacy, seed=self._noise_seed(number), ledger=None, limit=None),
+            threads=1,
+            progress=None,
+        )
+        try:
+            estimator.fit(self.neighbours.sides[side])
+        except DivergedError:  # whoever waits for the release sees that there is none
+            return {"side": side, "form": _DIVERGED}
+        return {"side": side, **observed(estimator.release_files(force=True), self._cells, self.sees)}
+
+    @property
+    def _cells(self) -> Array:
+        return self.neighbours.cells
+
+    def _noise_seed(self, number: int) -> int | None:
+        if self.seed is None:
+            return None
+        return int(np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0])
+
+    def fingerprint(self) -> str:
+        """What runs depend on: those of another trial must not be taken for this one's."""
+        params = {k: v for k, v in self.estimator.get_params().items() if k not in _NO_MATTER}
+        digest = hashlib.sha256(repr((type(self.estimator).__name__, params)).encode())
+        for side in self.neighbours.sides:
+            digest.update(repr([(mode.name, mode.size, mode.bin) for mode in side.modes]).encode())
+            digest.update(side.coordinates.tobytes())
+            digest.update(side.values.tobytes())
+        digest.update(repr((self.neighbours.canary, self.sees, self.seed)).encode())
+        return digest.hexdigest()
+
+
+_NO_MATTER = ("progress", "threads")
+
+
+def carry_out(
+    trial: Trial,
+    runs: int,
+    folder: Path | None = None,
+    processes: int | None = None,
+    tell: Tell = lambda _: None,
+) -> Runs:
+    """``runs`` runs, half on each neighbour; ``tell`` hears how many have been added."""
+    batches = [range(start, min(start + _BATCH, runs)) for start in range(0, runs, _BATCH)]
+    done = {} if folder is None else _read_batches(folder, trial, batches, tell)
+    missing = [batch for batch in batches if batch.start not in done]
+    jobs = [(trial, batch) for batch in missing]
+    for number, made in each_done(_run_batch, jobs, processes):
+        done[missing[number].start] = made
+        if folder is not None:
+            _write_batch(folder, missing[number], made)
+        tell(len(missing[number]))
+    return _stacked([run for batch in batches for run in done[batch.start]])
+
+
+def _run_batch(job: tuple[Trial, range]) -> list[dict[str, Any]]:
+    trial, numbers = job
+    return [trial.run(number) for number in numbers]
+
+
+def _stacked(runs: Sequence[Mapping[str, Any]]) -> Runs:
+    """Runs as arrays. Where releases differ in form, what they have in common is compared."""
+    whole = [run for run in runs if run["form"] != _DIVERGED] or list(runs)
+    names = [
+        name
+        for name, part in whole[0].items()
+        if all(name in run and np.shape(run[name]) == np.shape(part) for run in whole)
+    ]
+    blank = whole[0]
+    stacked = {
+        name: np.stack([np.asarray(run.get(name, blank[name])) for run in runs]) for name in names
+    }
+    return {**stacked, "form": np.array([run["form"] for run in runs])}
+
+
+# -- runs on disk ---------------------------------------------------------------------------------
+
+
+def _read_batches(
+    folder: Path, trial: Trial, batches: Sequence[range], tell: Tell
+) -> dict[int, list[dict[str, Any]]]:
+    """The batches that are there already; a folder of another audit is refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    marker, mine = folder / "trial.json", {"fingerprint": trial.fingerprint()}
+    if marker.is_file():
+        if json.loads(marker.read_text("utf-8")) != mine:
+            raise SettingError(
+                f"{folder} holds the runs of another audit (other data, settings or version): name "
+                "another folder, or delete it"
+            )
+    elif any(folder.iterdir()):
+        raise SettingError(f"{folder} is not empty and holds no audit: name another folder")
+    else:
+        with replacing(marker) as file:
+            file.write(json.dumps(mine).encode())
+    done = {}
+    for batch in batches:
+        path = _batch_path(folder, batch)
+        if path.is_file():
+            with np.load(path, allow_pickle=False) as arrays:
+                done[batch.start] = _unpacked(dict(arrays), len(batch))
+            tell(len(batch))
+    return done
+
+
+def _write_batch(folder: Path, batch: range, runs: Sequence[Mapping[str, Any]]) -> None:
+    packed = {f"{number}/{name}": part for number, run in enumerate(runs) for name, part in run.items()}
+    content = io.BytesIO()
+    np.savez_compressed(content, **packed)
+    with replacing(_batch_path(folder, batch)) as file:
+        file.write(content.getvalue())
+
+
+def _unpacked(arrays: Mapping[str, Array], count: int) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = [{} for _ in range(count)]
+    for key, part in arrays.items():
+        number, _, name = key.partition("/")
+        runs[int(number)][name] = part.item() if part.ndim == 0 else part
+    return runs
+
+
+def _batch_path(folder: Path, batch: range) -> Path:
+    return folder / f"runs-{batch.start:07d}-{batch.stop:07d}.npz"
+
+
+def privacy_of(estimator: TensorEstimator) -> Privacy:
+    """The privacy that an estimator promises."""
+    if not isinstance(estimator, TensorEstimator):
+        raise SettingError("an audit takes an estimator with privacy=..., such as sf.CP(2, privacy=...)")
+    if estimator.privacy is None:
+        raise SettingError("this estimator promises no privacy: give it privacy=...")
+    return estimator.privacy

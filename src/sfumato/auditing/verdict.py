@@ -1,0 +1,204 @@
+"""What an audit found, in words, in numbers and as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato.auditing.bounds import Counts, epsilon_bound, lower_rate, upper_rate
+from sfumato.data.write import replacing
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is attacked: epsilon at a delta, for a unit, by a method.
+
+    ``accounted`` is what this library's accountant says of it; None where nothing is proven.
+    """
+
+    epsilon: float
+    delta: float
+    accounted: float | None
+    unit: str
+    neighbours: str
+    method: str
+    proven: bool
+
+    def __str__(self) -> str:
+        return f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One attack on one canary: how often it was right on runs that chose nothing about it.
+
+    ``counts`` says how often the attack cried out on the neighbour that it looks for (``first``) and on
+    the other (``second``). ``error`` is this finding's share of the audit's error. ``gaussian`` is what
+    the same attack says where the mechanism is known to be Gaussian.
+    """
+
+    canary: str
+    attack: str
+    counts: Counts
+    delta: float
+    error: float
+    roc: tuple[tuple[float, float], ...]
+    gaussian: float | None = None
+
+    @property
+    def bound(self) -> float:
+        return float(epsilon_bound(self.counts, self.delta, self.error))
+
+    def bound_at(self, error: float) -> float:
+        """The bound with another error."""
+        return float(epsilon_bound(self.counts, self.delta, error))
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {name: int(number) for name, number in self.counts._asdict().items()}
+        return {
+            "canary": self.canary,
+            "attack": self.attack,
+            "epsilon_at_least": self.bound,
+            "gaussian_epsilon_at_least": self.gaussian,
+            "error": self.error,
+            **counts,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """The outcome of an audit. It depends on the data: it is for whoever holds them."""
+
+    promise: Promise
+    findings: tuple[Finding, ...]
+    confidence: float
+    runs: int
+    seeded: bool
+
+    @property
+    def strongest(self) -> Finding:
+        return max(self.findings, key=lambda finding: finding.bound)
+
+    @property
+    def measured(self) -> float:
+        """What epsilon is at least, with the stated confidence."""
+        return self.strongest.bound
+
+    @property
+    def violated(self) -> bool:
+        """Whether the promise is refuted. A Gaussian bound never decides this."""
+        return self.measured > self.promise.epsilon
+
+    def measured_at(self, confidence: float) -> float:
+        """The bound with another confidence, from the same thresholds."""
+        error = (1 - confidence) / len(self.findings)
+        return max(finding.bound_at(error) for finding in self.findings)
+
+    @property
+    def gaussian(self) -> float | None:
+        """The largest bound under Gaussian privacy, where the mechanism is known to be Gaussian."""
+        return max((f.gaussian for f in self.findings if f.gaussian is not None), default=None)
+
+    @property
+    def verdict(self) -> str:
+        measured = f"measured >= {self.measured:.2f} at {self.confidence:.0%}"
+        if self.violated:
+            return f"VIOLATED: {measured} against a promise of {self.promise}"
+        return f"consistent with {self.promise}: {measured}"
+
+    def __str__(self) -> str:
+        promise, best = self.promise, self.strongest
+        status = "proven" if promise.proven else "claimed by a paper, not proven"
+        rates = best.counts
+        lines = [
+            self.verdict,
+            f"  promise    {promise}, {status}: {promise.method}",
+            f"  protects   {promise.unit}; {promise.neighbours}",
+            f"  strongest  {best.attack}, canary {best.canary}: right on {rates.first} of "
+            f"{rates.first_runs} runs, a false alarm on {rates.second} of {rates.second_runs}",
+            f"  runs       {self.runs} for each canary; half of them chose attack and threshold",
+        ]
+        if promise.accounted is not None:
+            lines.insert(2, f"  accounted  epsilon {promise.accounted:.4g} at delta {promise.delta:g}")
+        if self.gaussian is not None:
+            lines.append(
+                f"  Gaussian   epsilon >= {self.gaussian:.2f}, since the noise is known to be Gaussian"
+            )
+        if self.seeded:
+            lines.append(
+                "  noise      seeded: the law of real noise, drawn in floating-point arithmetic"
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "violated": self.violated,
+            "promise": asdict(self.promise),
+            "measured": self.measured,
+            "gaussian": self.gaussian,
+            "confidence": self.confidence,
+            "runs": self.runs,
+            "seeded": self.seeded,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+    def picture(self, path: str | PathLike[str]) -> Path:
+        """Draw right against false alarms of the strongest attack, beside what the promise allows."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.2, 5.4), dpi=150, layout="constrained")
+        axes = figure.subplots()
+        _draw_roc(axes, self)
+        figure.suptitle(self.verdict, x=0.02, ha="left", fontsize=11, fontweight="bold")
+        target = Path(path)
+        with replacing(target) as file:
+            figure.savefig(file, format=target.suffix.lstrip(".") or "png", facecolor="white")
+        return target
+
+
+_INK, _FAINT, _ACCENT = "#22303c", "#8a97a3", "#c8553d"
+
+
+def _draw_roc(axes: Any, audit: Audit) -> None:
+    promise, best = audit.promise, audit.strongest
+    runs = best.counts.second_runs
+    least = 0.5 / runs
+    false = np.geomspace(least, 1.0, 400)
+    grow = np.exp(promise.epsilon)
+    allowed = np.minimum(grow * false + promise.delta, 1 - (1 - promise.delta - false) / grow)
+    axes.fill_between(false, np.clip(allowed, least, 1), 1.0, color=_ACCENT, alpha=0.08, linewidth=0)
+    axes.plot(false, np.clip(allowed, least, 1), color=_ACCENT, linewidth=2)
+    axes.plot(false, false, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
+    roc = np.array(best.roc)
+    axes.step(np.maximum(roc[:, 0], least), np.maximum(roc[:, 1], least), color=_INK, where="post")
+    _draw_interval(axes, best, least)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(least, 1)
+    axes.set_ylim(least, 1.05)
+    axes.set_xlabel("false alarms: share of the runs without what is looked for", color=_INK)
+    axes.set_ylabel("right alarms: share of the runs with it", color=_INK)
+    axes.tick_params(colors=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{best.attack}; canary {best.canary}", loc="left", fontsize=10, color=_INK)
+    axes.plot([], [], color=_ACCENT, linewidth=2, label=f"the most that {promise} allows")
+    axes.plot([], [], color=_INK, label="the strongest attack, on runs that chose nothing")
+    axes.plot([], [], color=_FAINT, linestyle=(0, (4, 3)), label="guessing")
+    axes.legend(loc="lower right", frameon=False, fontsize=9)
+
+
+def _draw_interval(axes: Any, finding: Finding, least: float) -> None:
+    """The point that the bound is from, with its limits."""
+    c, share = finding.counts, finding.error / 2
+    x, y = c.second / c.second_runs, c.first / c.first_runs
+    right = float(upper_rate(c.second, c.second_runs, share))
+    lowest = float(lower_rate(c.first, c.first_runs, share))
+    x, y = max(x, least), max(y, least)
+    axes.plot([x, right], [y, y], color=_INK, linewidth=1)
+    axes.plot([x, x], [max(lowest, least), y], color=_INK, linewidth=1)
+    axes.plot([x], [y], "o", color=_INK, markersize=5)

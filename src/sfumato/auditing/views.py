@@ -1,0 +1,129 @@
+"""What an adversary sees of a private fit: the bytes of its release, and nothing else.
+
+The release is taken apart by its documented format, not by this library's own reader, so that a
+number that the reader would pass over counts as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load as load_tensors
+
+from sfumato.errors import SettingError
+
+Array = NDArray[Any]
+_NUMBER = re.compile(rb"-?\b\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\b")
+_CHECKSUM = re.compile(rb'"sha256": "[0-9a-f]{64}"')
+_TENSORS, _JSON = "model.safetensors", "model.json"
+_ROWS_KEPT = 8  # levels of a canary whose rows are kept for each mode
+_ALL_KEPT = 256  # other numbers that are kept; of more, as many random sums
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A release taken apart.
+
+    ``parts`` holds all numbers: arrays by name, and those in texts. ``form`` stands for all else:
+    names, shapes, words. Two releases with different forms are told apart at once.
+    """
+
+    form: str
+    parts: Mapping[str, Array]
+    model: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, files: Mapping[str, bytes]) -> View:
+        tensors = load_tensors(files[_TENSORS])
+        texts = [_CHECKSUM.sub(b"", files[name]) for name in sorted(files) if name != _TENSORS]
+        words = b"\n".join(_NUMBER.sub(b"#", text) for text in texts)
+        numbers = [float(number) for text in texts for number in _NUMBER.findall(text)]
+        shapes = {name: (array.shape, str(array.dtype)) for name, array in sorted(tensors.items())}
+        form = hashlib.sha256(words + repr((sorted(files), shapes, len(numbers))).encode()).hexdigest()
+        return cls(form, {**tensors, "texts": np.array(numbers)}, json.loads(files[_JSON]))
+
+    @property
+    def local(self) -> int | None:
+        """The mode whose rows are not part of the release."""
+        local: int | None = self.model["local"]
+        return local
+
+    @cached_property
+    def order(self) -> int:
+        return len(self.model["modes"])
+
+    def prediction(self, cells: Array) -> float:
+        """Mean of the values at some cells, by all that was released."""
+        values = np.full(cells.shape[1], float(self.model["mean"]))
+        for m in range(self.order):
+            if m != self.local:
+                values += self.parts[f"bias_{m}"][cells[m]]
+        if self.local is None:
+            values += self._products(cells)
+        return float(values.mean())
+
+    def _products(self, cells: Array) -> Array:
+        rows = [self.parts[f"factor_{m}"][levels] for m, levels in enumerate(cells)]
+        if "core" not in self.parts:
+            return np.asarray(np.prod(rows, axis=0).sum(axis=1))
+        left = rows[0] @ self.parts["core"].reshape(rows[0].shape[1], -1)
+        for row in rows[1:]:
+            left = np.einsum("er,ers->es", row, left.reshape(*row.shape, -1))
+        return np.asarray(left[:, 0])
+
+
+def observed(
+    files: Mapping[str, bytes], cells: Array, sees: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The numbers of a release that an attack on a canary may use, as many for every run.
+
+    Rows of the canary's levels and all scalars as they are; of all other numbers a few hundred random
+    sums, the same in every run. ``sees`` limits it to some parts, by name.
+    """
+    view = View.of(files)
+    seen = {name: part for name, part in view.parts.items() if sees is None or name in sees}
+    if sees is not None and set(sees) - set(view.parts):
+        missing, there = sorted(set(sees) - set(view.parts)), ", ".join(view.parts)
+        raise SettingError(f"the release has no part {', '.join(missing)}; it has {there}")
+    kept: dict[str, Any] = {"form": view.form if sees is None else ""}
+    for m in range(view.order):
+        levels = np.unique(cells[m])[:_ROWS_KEPT]
+        for name in (f"factor_{m}", f"bias_{m}"):
+            if name in seen:
+                kept[name] = _finite(seen[name][levels])
+    for name in ("core", "texts"):
+        if name in seen:
+            kept[name] = _summed(_finite(seen[name]))
+    kept["rest"] = _summed(np.concatenate([[0.0], *(_finite(part).ravel() for part in seen.values())]))
+    if sees is None:
+        kept["mean"] = _finite(np.array([view.model["mean"]], np.float64))
+        kept["prediction"] = _finite(np.array([view.prediction(cells)]))
+    return kept
+
+
+def _finite(part: Array) -> Array:
+    """Numbers that arithmetic can go on with: what is not finite becomes very large."""
+    return np.nan_to_num(np.asarray(part, np.float64), nan=1e30, posinf=2e30, neginf=-2e30)
+
+
+def _summed(numbers: Array) -> Array:
+    """All of them, or sums with random signs, each number being part of one."""
+    flat = numbers.ravel()
+    if flat.size <= _ALL_KEPT:
+        return flat
+    sums, signs = _sketch(flat.size)
+    return np.bincount(sums, signs * flat, _ALL_KEPT)
+
+
+@cache
+def _sketch(size: int) -> tuple[Array, Array]:
+    generator = np.random.default_rng(size)
+    return generator.integers(0, _ALL_KEPT, size), generator.choice([-1.0, 1.0], size)
