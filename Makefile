@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
 
-.PHONY: demo test lint types imports pytest bench clean
+.PHONY: demo test lint types imports pytest audit bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/sfumato demo
@@ -25,6 +25,9 @@ imports: $(INSTALLED)
 
 pytest: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2
+
+audit: $(INSTALLED)
+	$(BIN)/python -m benchmarks.audits
 
 bench: $(INSTALLED_BENCH)
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""The command line: complete, predict, explain, plan, describe, demo.
+"""The command line: complete, predict, explain, plan, audit, describe, demo.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -36,7 +36,16 @@ INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 
 # -- how the command line is read, and how it ends ------------------------------------------------
 
-_TAKE_SEVERAL = ("--modes", "--ranks", "--bin", "--public-labels", "--shape", "--tune-rank")
+_TAKE_SEVERAL = (
+    "--modes",
+    "--ranks",
+    "--bin",
+    "--public-labels",
+    "--shape",
+    "--tune-rank",
+    "--canary",
+    "--sees",
+)
 
 
 def repeat_flags(args: Sequence[str]) -> list[str]:
@@ -770,6 +779,142 @@ def plan(
     console.print(cli_plan.text(order, found))
     if out is not None:
         console.print(f"wrote {out}")
+
+
+# -- audit ----------------------------------------------------------------------------------------
+
+
+@app.command(
+    cls=_Command,
+    short_help="Attack what a private fit promises.",
+    epilog=_example(
+        "sfumato audit --shape 6 5 5 --unit value --epsilon 0.1 --method gradient --analysis paper",
+        "sfumato audit ratings.csv --modes user item --value rating --bounds 1 5 --epsilon 1 \\",
+        "    --delta 1e-6 --unit entry --labels-are-public --runs 2000 --out audit",
+    ),
+)
+def audit(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Data to attack; without it they are made up."),
+    ] = None,
+    shape: Annotated[
+        list[int] | None,
+        typer.Option(metavar="INT...", help="Levels of each mode of made-up data: --shape 30 30."),
+    ] = None,
+    modes: Modes = None,
+    value: Value = None,
+    bounds: Bounds = None,
+    bin: Bins = None,
+    variable: Variable = None,
+    model: Annotated[ModelName, typer.Option(help="Kind of model.")] = ModelName.cp,
+    rank: Annotated[int | None, typer.Option(help="Its rank, in every mode.")] = None,
+    epsilon: private.Epsilon = None,
+    delta: private.Delta = None,
+    unit: private.UnitName = None,
+    max_entries: private.MaxEntries = None,
+    method: private.Method = private.MethodName.auto,
+    analysis: private.AnalysisName = private.Analysis.proven,
+    noise: private.NoiseLaw = "auto",
+    local: private.Local = "auto",
+    public_entries: private.PublicEntries = None,
+    public_labels: private.PublicLabels = None,
+    labels_are_public: private.LabelsArePublic = False,
+    public_spread: private.PublicSpread = None,
+    public_units: private.PublicUnits = None,
+    public_step: private.PublicStep = None,
+    runs: Annotated[int, typer.Option(help="Fits for each canary, half on either neighbour.")] = 1000,
+    canary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME...", help="What neighbours differ in: least, most, edge, full."),
+    ] = None,
+    one_run: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Instead of many runs, one fit with this many canaries."),
+    ] = None,
+    at_delta: Annotated[
+        float | None,
+        typer.Option(metavar="D", help="Measure epsilon at this delta instead of the budget's."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
+    sees: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART...", help="Parts of the release that are attacked: factor_2."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the noise of all runs.")] = 0,
+    secret_noise: Annotated[
+        bool, typer.Option("--secret-noise", help="Draw noise as real fits do; it takes longer.")
+    ] = False,
+    whole_fits: Annotated[
+        bool, typer.Option("--whole-fits", help="Do not shorten what follows input perturbation.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for runs, audit.json and roc.png; an interrupted audit goes on."),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="By default one for each core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Attack what a private fit promises, and print a lower bound on the epsilon that it really has.
+
+    The fit is made many times on two data sets that differ in one unit, and attacks on the release try
+    to tell which it was. Exits with 1 if the promise is violated. Nothing is released or charged; the
+    outcome depends on the data and is for whoever holds them.
+    """
+    from sfumato import cli_audit
+
+    wanted = private.PrivacyOrder(
+        epsilon,
+        delta,
+        unit,
+        max_entries,
+        method,
+        analysis,
+        noise,
+        local,
+        public_entries,
+        public_labels,
+        labels_are_public,
+        public_spread,
+        public_units,
+        public_step,
+        ledger=None,
+        ledger_limit=None,
+        seed=None,
+        force=True,  # nothing is released
+    )
+    limits = bounds or (None if file is not None else (-1.0, 1.0))
+    privacy = cli_audit.attackable(wanted.settings(limits))
+    if file is not None and shape:
+        raise SettingError("give a file or --shape, not both")
+    order = cli_audit.AuditOrder(
+        privacy,
+        cli_audit.made_up_modes(shape, modes)
+        if file is None
+        else _read(file, modes, value, bounds, bin, variable),
+        limits or (-1.0, 1.0),
+        model == ModelName.tucker,
+        rank,
+        canary,
+        one_run,
+        runs,
+        at_delta,
+        confidence,
+        sees,
+        None if secret_noise else seed,
+        whole_fits,
+        out,
+        processes,
+    )
+    outcome, written = cli_audit.run_audit(order, _console(stderr=True))
+    if as_json:
+        typer.echo(json.dumps(outcome.to_json()))
+    else:
+        _console().print(str(outcome))
+        if written:
+            _console().print(f"wrote {', '.join(map(str, written))}")
+    if outcome.violated:
+        raise typer.Exit(1)
 
 
 # -- describe and demo ----------------------------------------------------------------------------
