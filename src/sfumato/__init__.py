@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sfumato.auditing import Audit, OneRunAudit, audit, audit_one_run
     from sfumato.data import datasets, prepare, scaling, synthetic
     from sfumato.data.profile import Profile
     from sfumato.data.read import read
@@ -65,6 +66,7 @@ __all__ = [
     "CP",
     "SGD",
     "ZCDP",
+    "Audit",
     "Biases",
     "Budget",
     "BudgetError",
@@ -78,6 +80,7 @@ __all__ = [
     "Mode",
     "ModelFileError",
     "NotFittedError",
+    "OneRunAudit",
     "PaperGradient",
     "PaperInput",
     "PaperOutput",
@@ -103,6 +106,8 @@ __all__ = [
     "UnitValues",
     "UnknownLabelError",
     "Value",
+    "audit",
+    "audit_one_run",
     "cross_validate",
     "datasets",
     "load",
@@ -117,6 +122,7 @@ __all__ = [
 # Where each name lives. Importing all of it takes a second, mostly for compiled libraries, so that
 # a module is imported when one of its names is first used: `sfumato --help` uses none.
 _HOMES = {
+    "sfumato.auditing": ("Audit", "OneRunAudit", "audit", "audit_one_run"),
     "sfumato.data": ("datasets", "prepare", "scaling", "synthetic"),
     "sfumato.data.profile": ("Profile",),
     "sfumato.data.read": ("read",),

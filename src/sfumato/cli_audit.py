@@ -66,23 +66,21 @@ class AuditOrder:
             "delta": self.at_delta,
             "confidence": self.confidence,
             "bounds": self.bounds,
+            "seed": self.seed,
+            "whole_fits": self.whole_fits,
             "processes": self.processes,
             "tell": tell,
         }
         if self.one_run is not None:
             if self.canaries or self.sees:
                 raise SettingError("--canary and --sees are for audits of many runs, not for --one-run")
-            return audit_one_run(
-                self.estimator(), self.data, canaries=self.one_run, seed=self.seed or 0, **shared
-            )
+            return audit_one_run(self.estimator(), self.data, canaries=self.one_run, **shared)
         return audit(
             self.estimator(),
             self.data,
             runs=self.runs,
             canaries=self.canaries,
             sees=self.sees,
-            seed=self.seed,
-            whole_fits=self.whole_fits,
             out=None if self.out is None else self.out / _RUNS,
             **shared,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,26 +13,21 @@ from numpy.typing import NDArray
 from sfumato.auditing.attacks import Attack, attacks, honest_scores, rows_of
 from sfumato.auditing.bounds import Counts, epsilon_bound, gaussian_bound, gaussian_distance
 from sfumato.auditing.known import known_ratio
-from sfumato.auditing.neighbours import Neighbours, built, neighbours, usual_canaries
-from sfumato.auditing.trials import Runs, Trial, carry_out, privacy_of
-from sfumato.auditing.verdict import Audit, Finding, Promise
+from sfumato.auditing.neighbours import Neighbours, neighbours, usual_canaries
+from sfumato.auditing.subject import Subject, check_confidence
+from sfumato.auditing.trials import Runs, Trial, carry_out
+from sfumato.auditing.verdict import Audit, Finding
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.estimators import TensorEstimator, admitted
+from sfumato.estimators import TensorEstimator
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.accounting import epsilon_of
-from sfumato.privacy.budget import Budget
-from sfumato.privacy.events import GaussianEvent, flattened
-from sfumato.privacy.settings import Privacy
-from sfumato.solvers import InputPerturbation, PrivateOutput
 
 Array = NDArray[Any]
 Tell = Callable[[str, int, int], None]
 _FINALISTS = 2  # attacks whose bounds are computed: the error is divided among them
 _THRESHOLDS = 200
 _LEAST_RUNS = 40
-_SHORT_SWEEPS = 12
 
 
 def audit(
@@ -76,9 +70,8 @@ def audit(
     """
     if runs < _LEAST_RUNS:
         raise SettingError(f"an audit needs {_LEAST_RUNS} runs or more, got {runs}")
-    if not 0 < confidence < 1:
-        raise SettingError(f"a confidence lies between 0 and 1, got {confidence}")
-    subject = _Subject.of(estimator, data, bounds, whole_fits=whole_fits)
+    check_confidence(confidence)
+    subject = Subject.of(estimator, data, bounds, whole_fits=whole_fits)
     names = list(canaries or usual_canaries(subject.unit))
     promise = subject.promise(delta)
     error = (1 - confidence) / len(names)
@@ -99,90 +92,6 @@ def audit(
             made, pair, subject.start, subject.plan, promise.delta, error, gaussian=subject.gaussian
         )
     return Audit(promise, tuple(findings), confidence, runs, seeded=seed is not None)
-
-
-@dataclass(frozen=True, eq=False)
-class _Subject:
-    """What is audited, made ready."""
-
-    estimator: TensorEstimator
-    tensor: SparseTensor
-    plan: PrivatePlan
-
-    @classmethod
-    def of(
-        cls, estimator: TensorEstimator, data: Any, bounds: tuple[float, float], *, whole_fits: bool
-    ) -> _Subject:
-        privacy = replace(privacy_of(estimator), ledger=None, limit=None)
-        if not isinstance(data, SparseTensor):
-            data = built(data, bounds)
-            public = replace(
-                privacy.public, labels=True, entries=privacy.public.entries or data.n_entries
-            )
-            privacy = replace(privacy, public=public)
-        elif data.bounds is None:
-            raise SettingError("an audit needs public bounds of the values: read(..., bounds=(1, 5))")
-        tensor = admitted(data, replace(privacy, seed=0), estimator.duplicates)[0]
-        entries = None if _unit(tensor, privacy).hides_presence else tensor.n_entries
-        ready = type(estimator)(**{**estimator.get_params(), "privacy": privacy})
-        plan = ready.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
-        assert isinstance(plan, PrivatePlan)
-        if not whole_fits and _shortened(plan.solver) is not plan.solver:
-            privacy = replace(privacy, method=_shortened(plan.solver))
-            ready = type(estimator)(**{**estimator.get_params(), "privacy": privacy})
-        return cls(ready, tensor, plan)
-
-    @property
-    def privacy(self) -> Privacy:
-        return privacy_of(self.estimator)
-
-    @property
-    def unit(self) -> Any:
-        return _unit(self.tensor, self.privacy)
-
-    @property
-    def start(self) -> Multilinear | None:
-        """Where the rows of a fit start: public, since it follows from the seed of the start."""
-        state = self.plan.solver.init(self.plan.seed, self.plan.shape)
-        state = getattr(state, "descending", state)
-        model = getattr(state, "model", None)
-        return model if isinstance(model, Multilinear) else None
-
-    @property
-    def gaussian(self) -> bool:
-        """Whether all noise is Gaussian and none of it hidden by sampling."""
-        return all(isinstance(part, GaussianEvent) for part, _ in flattened(self.plan.event))
-
-    def promise(self, delta: float | None) -> Promise:
-        plan, budget = self.plan, self.privacy.budget
-        own = budget.delta if isinstance(budget, Budget) else 1e-6
-        at = own if delta is None else delta
-        accounted = epsilon_of(plan.event, at)
-        said = isinstance(budget, Budget) and at == own
-        return Promise(
-            epsilon=budget.epsilon if said and isinstance(budget, Budget) else accounted,
-            delta=at,
-            accounted=accounted if plan.solver.proven else None,
-            unit=str(self.unit),
-            neighbours=self.unit.neighbours,
-            method=plan.solver.name,
-            proven=plan.solver.proven,
-        )
-
-
-def _unit(tensor: SparseTensor, privacy: Privacy) -> Any:
-    from sfumato.privacy.unit import parse_unit
-
-    return parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
-
-
-def _shortened(solver: Any) -> Any:
-    """The solver with as little post-processing as shows what was released."""
-    if isinstance(solver, InputPerturbation) and solver.starts is None and solver.sweeps is None:
-        return replace(solver, starts=1, sweeps=_SHORT_SWEEPS)
-    if isinstance(solver, PrivateOutput) and _shortened(solver.others) is not solver.others:
-        return replace(solver, others=_shortened(solver.others))
-    return solver
 
 
 # -- from runs to bounds --------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.views import observed
+from sfumato.data.tensor import SparseTensor
 from sfumato.data.write import replacing
 from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator
@@ -50,27 +51,16 @@ class Trial:
     def run(self, number: int) -> dict[str, Any]:
         """What run ``number`` shows; odd ones are made on the second neighbour."""
         side = number % 2
-        privacy = self.estimator.privacy
-        assert privacy is not None
-        estimator = copy.copy(self.estimator).set_params(
-            privacy=replace(privacy, seed=self._noise_seed(number), ledger=None, limit=None),
-            threads=1,
-            progress=None,
-        )
+        seed = None if self.seed is None else seed_from(self.seed, number)
         try:
-            estimator.fit(self.neighbours.sides[side])
+            files = released(self.estimator, self.neighbours.sides[side], seed)
         except DivergedError:  # whoever waits for the release sees that there is none
             return {"side": side, "form": _DIVERGED}
-        return {"side": side, **observed(estimator.release_files(force=True), self._cells, self.sees)}
+        return {"side": side, **observed(files, self._cells, self.sees)}
 
     @property
     def _cells(self) -> Array:
         return self.neighbours.cells
-
-    def _noise_seed(self, number: int) -> int | None:
-        if self.seed is None:
-            return None
-        return int(np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0])
 
     def fingerprint(self) -> str:
         """What runs depend on: those of another trial must not be taken for this one's."""
@@ -85,6 +75,20 @@ class Trial:
 
 
 _NO_MATTER = ("progress", "threads")
+
+
+def released(
+    estimator: TensorEstimator, tensor: SparseTensor, noise_seed: int | None
+) -> dict[str, bytes]:
+    """The files of one release of a fit, with one thread and without a charge to a ledger."""
+    privacy = replace(privacy_of(estimator), seed=noise_seed, ledger=None, limit=None)
+    own = copy.copy(estimator).set_params(privacy=privacy, threads=1, progress=None)
+    return own.fit(tensor).release_files(force=True)
+
+
+def seed_from(*numbers: int) -> int:
+    """A seed that follows from others."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 def carry_out(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import floor
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import numpy as np
 
 from sfumato.auditing.bounds import Counts, epsilon_bound, lower_rate, upper_rate
 from sfumato.data.write import replacing
+
+INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,62 @@ class Finding:
         }
 
 
+class Outcome(ABC):
+    """What audits of all kinds say at their end."""
+
+    promise: Promise
+    confidence: float
+
+    @property
+    @abstractmethod
+    def measured(self) -> float:
+        """What epsilon is at least, with the stated confidence."""
+
+    @property
+    def violated(self) -> bool:
+        """Whether the promise is refuted."""
+        return self.measured > self.promise.epsilon
+
+    @property
+    def verdict(self) -> str:
+        # Rounded down, as a lower bound has to be; 99.9% is not 100%.
+        measured = f"measured >= {floor(100 * self.measured) / 100:.2f} at {100 * self.confidence:g}%"
+        if self.violated:
+            return f"VIOLATED: {measured} against a promise of {self.promise}"
+        return f"consistent with {self.promise}: {measured}"
+
+    def _said(self, found: Sequence[str], *, seeded: bool) -> str:
+        """The verdict with the promise, what was found, and how noise was drawn."""
+        promise = self.promise
+        status = "proven" if promise.proven else "claimed by a paper, not proven"
+        lines = [self.verdict, f"  promise    {promise}, {status}: {promise.method}"]
+        if promise.accounted is not None:
+            lines.append(f"  accounted  epsilon {promise.accounted:.4g} at delta {promise.delta:g}")
+        lines += [f"  protects   {promise.unit}; {promise.neighbours}", *found]
+        if seeded:
+            lines.append(
+                "  noise      seeded: the law of real noise, drawn in floating-point arithmetic"
+            )
+        return "\n".join(lines)
+
+    def _drawn(self, path: str | PathLike[str], draw: Callable[[Any], None]) -> Path:
+        """A picture under the verdict, written to a file."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.2, 5.4), dpi=150, layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        axes.tick_params(colors=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.suptitle(self.verdict, x=0.02, ha="left", fontsize=11, fontweight="bold")
+        target = Path(path)
+        with replacing(target) as file:
+            figure.savefig(file, format=target.suffix.lstrip(".") or "png", facecolor="white")
+        return target
+
+
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(Outcome):
     """The outcome of an audit. It depends on the data: it is for whoever holds them."""
 
     promise: Promise
@@ -88,11 +147,6 @@ class Audit:
         """What epsilon is at least, with the stated confidence."""
         return self.strongest.bound
 
-    @property
-    def violated(self) -> bool:
-        """Whether the promise is refuted. A Gaussian bound never decides this."""
-        return self.measured > self.promise.epsilon
-
     def measured_at(self, confidence: float) -> float:
         """The bound with another confidence, from the same thresholds."""
         error = (1 - confidence) / len(self.findings)
@@ -100,39 +154,25 @@ class Audit:
 
     @property
     def gaussian(self) -> float | None:
-        """The largest bound under Gaussian privacy, where the mechanism is known to be Gaussian."""
+        """The largest bound under Gaussian privacy, where the mechanism is known to be Gaussian.
+
+        It never decides whether the promise is violated.
+        """
         return max((f.gaussian for f in self.findings if f.gaussian is not None), default=None)
 
-    @property
-    def verdict(self) -> str:
-        measured = f"measured >= {self.measured:.2f} at {self.confidence:.0%}"
-        if self.violated:
-            return f"VIOLATED: {measured} against a promise of {self.promise}"
-        return f"consistent with {self.promise}: {measured}"
-
     def __str__(self) -> str:
-        promise, best = self.promise, self.strongest
-        status = "proven" if promise.proven else "claimed by a paper, not proven"
+        best = self.strongest
         rates = best.counts
-        lines = [
-            self.verdict,
-            f"  promise    {promise}, {status}: {promise.method}",
-            f"  protects   {promise.unit}; {promise.neighbours}",
+        found = [
             f"  strongest  {best.attack}, canary {best.canary}: right on {rates.first} of "
             f"{rates.first_runs} runs, a false alarm on {rates.second} of {rates.second_runs}",
             f"  runs       {self.runs} for each canary; half of them chose attack and threshold",
         ]
-        if promise.accounted is not None:
-            lines.insert(2, f"  accounted  epsilon {promise.accounted:.4g} at delta {promise.delta:g}")
         if self.gaussian is not None:
-            lines.append(
+            found.append(
                 f"  Gaussian   epsilon >= {self.gaussian:.2f}, since the noise is known to be Gaussian"
             )
-        if self.seeded:
-            lines.append(
-                "  noise      seeded: the law of real noise, drawn in floating-point arithmetic"
-            )
-        return "\n".join(lines)
+        return self._said(found, seeded=self.seeded)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -149,19 +189,7 @@ class Audit:
 
     def picture(self, path: str | PathLike[str]) -> Path:
         """Draw right against false alarms of the strongest attack, beside what the promise allows."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.2, 5.4), dpi=150, layout="constrained")
-        axes = figure.subplots()
-        _draw_roc(axes, self)
-        figure.suptitle(self.verdict, x=0.02, ha="left", fontsize=11, fontweight="bold")
-        target = Path(path)
-        with replacing(target) as file:
-            figure.savefig(file, format=target.suffix.lstrip(".") or "png", facecolor="white")
-        return target
-
-
-_INK, _FAINT, _ACCENT = "#22303c", "#8a97a3", "#c8553d"
+        return self._drawn(path, lambda axes: _draw_roc(axes, self))
 
 
 def _draw_roc(axes: Any, audit: Audit) -> None:
@@ -171,24 +199,22 @@ def _draw_roc(axes: Any, audit: Audit) -> None:
     false = np.geomspace(least, 1.0, 400)
     grow = np.exp(promise.epsilon)
     allowed = np.minimum(grow * false + promise.delta, 1 - (1 - promise.delta - false) / grow)
-    axes.fill_between(false, np.clip(allowed, least, 1), 1.0, color=_ACCENT, alpha=0.08, linewidth=0)
-    axes.plot(false, np.clip(allowed, least, 1), color=_ACCENT, linewidth=2)
-    axes.plot(false, false, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
+    axes.fill_between(false, np.clip(allowed, least, 1), 1.0, color=ACCENT, alpha=0.08, linewidth=0)
+    axes.plot(false, np.clip(allowed, least, 1), color=ACCENT, linewidth=2)
+    axes.plot(false, false, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
     roc = np.array(best.roc)
-    axes.step(np.maximum(roc[:, 0], least), np.maximum(roc[:, 1], least), color=_INK, where="post")
+    axes.step(np.maximum(roc[:, 0], least), np.maximum(roc[:, 1], least), color=INK, where="post")
     _draw_interval(axes, best, least)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(least, 1)
     axes.set_ylim(least, 1.05)
-    axes.set_xlabel("false alarms: share of the runs without what is looked for", color=_INK)
-    axes.set_ylabel("right alarms: share of the runs with it", color=_INK)
-    axes.tick_params(colors=_INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{best.attack}; canary {best.canary}", loc="left", fontsize=10, color=_INK)
-    axes.plot([], [], color=_ACCENT, linewidth=2, label=f"the most that {promise} allows")
-    axes.plot([], [], color=_INK, label="the strongest attack, on runs that chose nothing")
-    axes.plot([], [], color=_FAINT, linestyle=(0, (4, 3)), label="guessing")
+    axes.set_xlabel("false alarms: share of the runs without what is looked for", color=INK)
+    axes.set_ylabel("right alarms: share of the runs with it", color=INK)
+    axes.set_title(f"{best.attack}; canary {best.canary}", loc="left", fontsize=10, color=INK)
+    axes.plot([], [], color=ACCENT, linewidth=2, label=f"the most that {promise} allows")
+    axes.plot([], [], color=INK, label="the strongest attack, on runs that chose nothing")
+    axes.plot([], [], color=FAINT, linestyle=(0, (4, 3)), label="guessing")
     axes.legend(loc="lower right", frameon=False, fontsize=9)
 
 
@@ -199,6 +225,6 @@ def _draw_interval(axes: Any, finding: Finding, least: float) -> None:
     right = float(upper_rate(c.second, c.second_runs, share))
     lowest = float(lower_rate(c.first, c.first_runs, share))
     x, y = max(x, least), max(y, least)
-    axes.plot([x, right], [y, y], color=_INK, linewidth=1)
-    axes.plot([x, x], [max(lowest, least), y], color=_INK, linewidth=1)
-    axes.plot([x], [y], "o", color=_INK, markersize=5)
+    axes.plot([x, right], [y, y], color=INK, linewidth=1)
+    axes.plot([x, x], [max(lowest, least), y], color=INK, linewidth=1)
+    axes.plot([x], [y], "o", color=INK, markersize=5)

@@ -18,7 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 
+from sfumato.data.layout import Site
+from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
+from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.solvers.own_rows import OwnPrior, solve_own
 
 Array = NDArray[Any]
 _NUMBER = re.compile(rb"-?\b\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\b")
@@ -42,11 +46,12 @@ class View:
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> View:
-        tensors = load_tensors(files[_TENSORS])
+        # The reader gives them in another order every time, and sums of all numbers need one.
+        tensors = dict(sorted(load_tensors(files[_TENSORS]).items()))
         texts = [_CHECKSUM.sub(b"", files[name]) for name in sorted(files) if name != _TENSORS]
         words = b"\n".join(_NUMBER.sub(b"#", text) for text in texts)
         numbers = [float(number) for text in texts for number in _NUMBER.findall(text)]
-        shapes = {name: (array.shape, str(array.dtype)) for name, array in sorted(tensors.items())}
+        shapes = {name: (array.shape, str(array.dtype)) for name, array in tensors.items()}
         form = hashlib.sha256(words + repr((sorted(files), shapes, len(numbers))).encode()).hexdigest()
         return cls(form, {**tensors, "texts": np.array(numbers)}, json.loads(files[_JSON]))
 
@@ -69,6 +74,24 @@ class View:
         if self.local is None:
             values += self._products(cells)
         return float(values.mean())
+
+    def whole(self, known: SparseTensor) -> Multilinear:
+        """The released model, with rows kept by owners as they follow from it and known entries."""
+        factors, biases = [], []
+        for m, (mode, rank) in enumerate(zip(known.modes, self.model["ranks"], strict=True)):
+            kept = m == self.local
+            factors.append(np.zeros((mode.size, rank)) if kept else self.parts[f"factor_{m}"])
+            biases.append(np.zeros(mode.size) if kept else self.parts[f"bias_{m}"])
+        mean = float(self.model["mean"])
+        model: Multilinear
+        if "core" in self.parts:
+            model = TuckerModel.from_factors(factors, self.parts["core"], mean=mean, biases=biases)
+        else:
+            model = CPModel.from_factors(factors, mean=mean, biases=biases)
+        if self.local is None or "own_prior" not in self.model:
+            return model
+        prior = OwnPrior.from_parts(self.model["own_prior"], self.parts, self.order)
+        return solve_own(model, prior, Site(known, 1))
 
     def _products(self, cells: Array) -> Array:
         rows = [self.parts[f"factor_{m}"][levels] for m, levels in enumerate(cells)]
@@ -98,18 +121,18 @@ def observed(
         levels = np.unique(cells[m])[:_ROWS_KEPT]
         for name in (f"factor_{m}", f"bias_{m}"):
             if name in seen:
-                kept[name] = _finite(seen[name][levels])
+                kept[name] = finite(seen[name][levels])
     for name in ("core", "texts"):
         if name in seen:
-            kept[name] = _summed(_finite(seen[name]))
-    kept["rest"] = _summed(np.concatenate([[0.0], *(_finite(part).ravel() for part in seen.values())]))
+            kept[name] = _summed(finite(seen[name]))
+    kept["rest"] = _summed(np.concatenate([[0.0], *(finite(part).ravel() for part in seen.values())]))
     if sees is None:
-        kept["mean"] = _finite(np.array([view.model["mean"]], np.float64))
-        kept["prediction"] = _finite(np.array([view.prediction(cells)]))
+        kept["mean"] = finite(np.array([view.model["mean"]], np.float64))
+        kept["prediction"] = finite(np.array([view.prediction(cells)]))
     return kept
 
 
-def _finite(part: Array) -> Array:
+def finite(part: Array) -> Array:
     """Numbers that arithmetic can go on with: what is not finite becomes very large."""
     return np.nan_to_num(np.asarray(part, np.float64), nan=1e30, posinf=2e30, neginf=-2e30)
 

@@ -1,0 +1,128 @@
+"""What is audited, made ready: an estimator, the data as a private fit sees them, and its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+from sfumato.auditing.neighbours import built
+from sfumato.auditing.trials import privacy_of
+from sfumato.auditing.verdict import Promise
+from sfumato.data.tensor import SparseTensor
+from sfumato.errors import SettingError
+from sfumato.estimators import TensorEstimator, admitted
+from sfumato.fit.private import PrivatePlan
+from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.accounting import epsilon_of
+from sfumato.privacy.budget import Budget
+from sfumato.privacy.events import GaussianEvent, flattened
+from sfumato.privacy.settings import Privacy
+from sfumato.privacy.unit import PrivacyUnit, parse_unit
+from sfumato.solvers import InputPerturbation, PrivateOutput
+
+_SHORT_SWEEPS = 12
+
+
+def check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise SettingError(f"a confidence lies between 0 and 1, got {confidence}")
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is audited, made ready."""
+
+    estimator: TensorEstimator
+    tensor: SparseTensor
+    plan: PrivatePlan
+
+    @classmethod
+    def of(
+        cls, estimator: TensorEstimator, data: Any, bounds: tuple[float, float], *, whole_fits: bool
+    ) -> Subject:
+        privacy, tensor = made_ready(estimator, data, bounds)
+        return cls.on(estimator, privacy, tensor, whole_fits=whole_fits)
+
+    @classmethod
+    def on(
+        cls, estimator: TensorEstimator, privacy: Privacy, tensor: SparseTensor, *, whole_fits: bool
+    ) -> Subject:
+        """The same for a privacy and data that are ready."""
+        entries = None if unit_of(tensor, privacy).hides_presence else tensor.n_entries
+        ready = _with_privacy(estimator, privacy)
+        plan = ready.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
+        assert isinstance(plan, PrivatePlan)
+        if not whole_fits and _shortened(plan.solver) is not plan.solver:
+            ready = _with_privacy(estimator, replace(privacy, method=_shortened(plan.solver)))
+        return cls(ready, tensor, plan)
+
+    @property
+    def privacy(self) -> Privacy:
+        return privacy_of(self.estimator)
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        return unit_of(self.tensor, self.privacy)
+
+    @property
+    def start(self) -> Multilinear | None:
+        """Where the rows of a fit start: public, since it follows from the seed of the start."""
+        state = self.plan.solver.init(self.plan.seed, self.plan.shape)
+        state = getattr(state, "descending", state)
+        model = getattr(state, "model", None)
+        return model if isinstance(model, Multilinear) else None
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether all noise is Gaussian and none of it hidden by sampling."""
+        return all(isinstance(part, GaussianEvent) for part, _ in flattened(self.plan.event))
+
+    def promise(self, delta: float | None) -> Promise:
+        plan, budget = self.plan, self.privacy.budget
+        own = budget.delta if isinstance(budget, Budget) else 1e-6
+        at = own if delta is None else delta
+        accounted = epsilon_of(plan.event, at)
+        promised = budget.epsilon if isinstance(budget, Budget) and at == own else accounted
+        if not isfinite(promised):
+            raise SettingError(f"nothing is promised at delta = {at:g}: name a larger delta")
+        return Promise(
+            epsilon=promised,
+            delta=at,
+            accounted=accounted if plan.solver.proven else None,
+            unit=str(self.unit),
+            neighbours=self.unit.neighbours,
+            method=plan.solver.name,
+            proven=plan.solver.proven,
+        )
+
+
+def made_ready(
+    estimator: TensorEstimator, data: Any, bounds: tuple[float, float]
+) -> tuple[Privacy, SparseTensor]:
+    """The privacy without its ledger, and the data as a fit admits them; made up from a shape."""
+    privacy = replace(privacy_of(estimator), ledger=None, limit=None)
+    if not isinstance(data, SparseTensor):
+        data = built(data, bounds)
+        public = replace(privacy.public, labels=True, entries=privacy.public.entries or data.n_entries)
+        privacy = replace(privacy, public=public)
+    elif data.bounds is None:
+        raise SettingError("an audit needs public bounds of the values: read(..., bounds=(1, 5))")
+    return privacy, admitted(data, replace(privacy, seed=0), estimator.duplicates)[0]
+
+
+def unit_of(tensor: SparseTensor, privacy: Privacy) -> PrivacyUnit:
+    return parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
+
+
+def _with_privacy(estimator: TensorEstimator, privacy: Privacy) -> TensorEstimator:
+    return type(estimator)(**{**estimator.get_params(), "privacy": privacy})
+
+
+def _shortened(solver: Any) -> Any:
+    """The solver with as little post-processing as shows what was released."""
+    if isinstance(solver, InputPerturbation) and solver.starts is None and solver.sweeps is None:
+        return replace(solver, starts=1, sweeps=_SHORT_SWEEPS)
+    if isinstance(solver, PrivateOutput) and _shortened(solver.others) is not solver.others:
+        return replace(solver, others=_shortened(solver.others))
+    return solver
