@@ -57,7 +57,9 @@ def audit(
     ----------
     estimator : with ``privacy=...``: the fit to attack. Nothing is charged to its ledger.
     data : a tensor with bounds, or a public shape, for which data are made up on which canaries show.
-    runs : fits for each canary. The bound cannot exceed about the logarithm of a quarter of them.
+    runs : fits for each canary. The bound cannot exceed about the logarithm of a twentieth of them.
+        Decide on their number beforehand: to add runs until something is found is to try again, and
+        each try has the error of one.
     canaries : see :mod:`sfumato.auditing.neighbours`; by default those usual for the unit.
     delta : at which epsilon is bounded; by default the budget's. For another one the promise is what
         the accountant says there.
@@ -104,7 +106,7 @@ class _Candidate(NamedTuple):
     threshold: float
     above: bool
     bound: float
-    closeness: float
+    excess: float
 
 
 def attacked(
@@ -120,10 +122,10 @@ def attacked(
     """What the strongest attacks find: chosen on the first half of the runs, counted on the second."""
     half = runs["side"].shape[0] // 4 * 2  # even, so that both halves have as many of either side
     learn, judge = rows_of(runs, slice(None, half)), rows_of(runs, slice(half, None))
-    tried = attacks(runs, start, pair.cells, known_ratio(plan, pair, start))
+    tried = attacks(runs, start, pair.cells, known_ratio(plan, pair, start, runs.keys()))
     share = error / _FINALISTS
     best = [_best_candidate(attack, learn, delta, share) for attack in tried]
-    best.sort(key=lambda candidate: (-candidate.bound, -candidate.closeness))
+    best.sort(key=lambda candidate: (-candidate.bound, -candidate.excess))
     return [
         _finding(candidate, learn, judge, pair.canary, delta, share, gaussian=gaussian)
         for candidate in best[:_FINALISTS]
@@ -138,14 +140,15 @@ def _best_candidate(attack: Attack, learn: Runs, delta: float, error: float) -> 
     found = []
     for above, event in ((True, counts), (False, _complement(counts))):
         bounds = epsilon_bound(event, delta, error)
-        closeness = np.abs(counts.first / counts.first_runs - counts.second / counts.second_runs)
-        place = int(np.lexsort((closeness, bounds))[-1])
+        # Of events whose bound is zero, the one that is more frequent where it should be.
+        excess = event.first / event.first_runs - event.second / event.second_runs
+        place = int(np.lexsort((excess, bounds))[-1])
         found.append(
             _Candidate(
-                attack, float(thresholds[place]), above, float(bounds[place]), float(closeness[place])
+                attack, float(thresholds[place]), above, float(bounds[place]), float(excess[place])
             )
         )
-    return max(found, key=lambda candidate: (candidate.bound, candidate.closeness))
+    return max(found, key=lambda candidate: (candidate.bound, candidate.excess))
 
 
 def _thresholds(scores: Array) -> Array:
@@ -216,7 +219,7 @@ def _gaussian(
 def _roc(scores: Array, sides: Array) -> tuple[tuple[float, float], ...]:
     """Rates of false and true alarms over all thresholds."""
     thresholds = np.sort(np.unique(scores))[::-1]
-    counts = _counts(scores, sides, thresholds - 1e-300)
+    counts = _counts(scores, sides, np.nextafter(thresholds, -np.inf))
     thin = np.unique(np.linspace(0, thresholds.size - 1, 400).astype(int))
     false, true = counts.second / counts.second_runs, counts.first / counts.first_runs
     return tuple((float(false[k]), float(true[k])) for k in thin)

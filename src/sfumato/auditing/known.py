@@ -7,7 +7,7 @@ start can read that number off the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,20 @@ Array = NDArray[Any]
 
 
 def known_ratio(
-    plan: PrivatePlan, neighbours: Neighbours, start: Multilinear | None
+    plan: PrivatePlan, neighbours: Neighbours, start: Multilinear | None, seen: Collection[str]
 ) -> Callable[[Runs], Array] | None:
-    """The log-likelihood ratio of a run, second neighbour over first; None where it is not known."""
+    """The log-likelihood ratio of a run, second neighbour over first; None where it is not known.
+
+    ``seen`` names what the runs show: the rows of all modes but the first are needed.
+    """
     solver, tensor = plan.solver, neighbours.first
     if not isinstance(solver, PrivatePasses) or solver.passes != 1 or solver.noise_law != "residual":
         return None
     cell = neighbours.cells[:, 0]
     company = [tensor.counts(mode.name)[level] for mode, level in zip(tensor.modes, cell, strict=True)]
     if start is None or start.free_core.size or max(company) > 1:
+        return None
+    if not {f"factor_{m}" for m in range(1, start.order)} <= set(seen):
         return None
     return _PassRatio(plan, neighbours, start)
 

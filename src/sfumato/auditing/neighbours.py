@@ -48,7 +48,9 @@ class Neighbours:
 
 def usual_canaries(unit: PrivacyUnit) -> tuple[str, ...]:
     """The canaries that are tried where none are named."""
-    return ("least", "most", "full") if isinstance(unit, Unit | UnitValues) else ("least", "edge")
+    if isinstance(unit, UnitValues):  # positions are public: the fullest level is the one there is
+        return ("least", "most")
+    return ("least", "most", "full") if isinstance(unit, Unit) else ("least", "edge")
 
 
 def neighbours(tensor: SparseTensor, unit: PrivacyUnit, canary: str) -> Neighbours:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import io
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +68,13 @@ class Trial:
 
     def fingerprint(self) -> str:
         """What runs depend on: those of another trial must not be taken for this one's."""
+        kinds = type(self.estimator), type(privacy_of(self.estimator).method)
         params = {k: v for k, v in self.estimator.get_params().items() if k not in _NO_MATTER}
-        digest = hashlib.sha256(repr((type(self.estimator).__name__, params)).encode())
+        digest = hashlib.sha256(_code(kinds))
+        digest.update(_in_full((kinds[0].__name__, params)))
         for side in self.neighbours.sides:
-            digest.update(repr([(mode.name, mode.size, mode.bin) for mode in side.modes]).encode())
+            modes = [(mode.name, mode.size, mode.bin, mode.labels) for mode in side.modes]
+            digest.update(_in_full((modes, side.bounds)))
             digest.update(side.coordinates.tobytes())
             digest.update(side.values.tobytes())
         digest.update(repr((self.neighbours.canary, self.sees, self.seed)).encode())
@@ -75,6 +82,25 @@ class Trial:
 
 
 _NO_MATTER = ("progress", "threads")
+_VIEWS = "auditing/views.py"
+_MATTERS = ("data", "fit", "models", "privacy", "solvers", "estimators.py", "store.py", _VIEWS)
+
+
+@cache
+def _code(kinds: tuple[type, ...]) -> bytes:
+    """Digest of the code of a run: a mechanism that was mended makes another audit."""
+    library = Path(__file__).parents[1]
+    files = {file for part in _MATTERS for file in (library / part).rglob("*.py")}
+    files |= {library / part for part in _MATTERS if part.endswith(".py")}
+    for kind in kinds:
+        with suppress(TypeError):  # what was typed at a prompt has no file
+            files.add(Path(inspect.getsourcefile(kind) or __file__))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).digest()
+
+
+def _in_full(settings: Any) -> bytes:
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
+        return repr(settings).encode()
 
 
 def released(
@@ -117,18 +143,23 @@ def _run_batch(job: tuple[Trial, range]) -> list[dict[str, Any]]:
 
 
 def _stacked(runs: Sequence[Mapping[str, Any]]) -> Runs:
-    """Runs as arrays. Where releases differ in form, what they have in common is compared."""
-    whole = [run for run in runs if run["form"] != _DIVERGED] or list(runs)
-    names = [
-        name
-        for name, part in whole[0].items()
-        if all(name in run and np.shape(run[name]) == np.shape(part) for run in whole)
-    ]
-    blank = whole[0]
-    stacked = {
-        name: np.stack([np.asarray(run.get(name, blank[name])) for run in runs]) for name in names
-    }
-    return {**stacked, "form": np.array([run["form"] for run in runs])}
+    """Runs as arrays.
+
+    Where a release has no such part as the first one, or one of another shape, the first one's stands
+    in for it: its form tells it apart. What is compared must not depend on later runs, since it is part
+    of the choice of an attack.
+    """
+    first = next((run for run in runs if run["form"] != _DIVERGED), runs[0])
+    return {
+        name: np.stack([_part(run, name, np.asarray(usual)) for run in runs])
+        for name, usual in first.items()
+        if name != "form"
+    } | {"form": np.array([run["form"] for run in runs])}
+
+
+def _part(run: Mapping[str, Any], name: str, usual: Array) -> Array:
+    part = np.asarray(run.get(name, usual))
+    return part if part.shape == usual.shape else usual
 
 
 # -- runs on disk ---------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from sfumato.solvers.own_rows import OwnPrior, solve_own
 
 Array = NDArray[Any]
 _NUMBER = re.compile(rb"-?\b\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\b")
-_CHECKSUM = re.compile(rb'"sha256": "[0-9a-f]{64}"')
 _TENSORS, _JSON = "model.safetensors", "model.json"
 _ROWS_KEPT = 8  # levels of a canary whose rows are kept for each mode
 _ALL_KEPT = 256  # other numbers that are kept; of more, as many random sums
@@ -46,14 +45,16 @@ class View:
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> View:
-        # The reader gives them in another order every time, and sums of all numbers need one.
-        tensors = dict(sorted(load_tensors(files[_TENSORS]).items()))
-        texts = [_CHECKSUM.sub(b"", files[name]) for name in sorted(files) if name != _TENSORS]
+        data = files[_TENSORS]
+        # A checksum that is one says nothing that the numbers do not say.
+        checksum = hashlib.sha256(data).hexdigest().encode()
+        texts = [files[name].replace(checksum, b"") for name in sorted(files) if name != _TENSORS]
         words = b"\n".join(_NUMBER.sub(b"#", text) for text in texts)
         numbers = [float(number) for text in texts for number in _NUMBER.findall(text)]
-        shapes = {name: (array.shape, str(array.dtype)) for name, array in tensors.items()}
-        form = hashlib.sha256(words + repr((sorted(files), shapes, len(numbers))).encode()).hexdigest()
-        return cls(form, {**tensors, "texts": np.array(numbers)}, json.loads(files[_JSON]))
+        form = hashlib.sha256(repr((sorted(files), _header(data), words)).encode()).hexdigest()
+        # Sorted: safetensors hands arrays out in another order each time.
+        parts = {**dict(sorted(load_tensors(data).items())), "texts": np.array(numbers)}
+        return cls(form, parts, json.loads(files[_JSON]))
 
     @property
     def local(self) -> int | None:
@@ -64,6 +65,11 @@ class View:
     @cached_property
     def order(self) -> int:
         return len(self.model["modes"])
+
+    def covers(self, cells: Array) -> bool:
+        """Whether there are rows for all these cells: a release may leave levels out."""
+        released = [m for m in range(self.order) if m != self.local]
+        return all(cells[m].max() < len(self.parts[f"factor_{m}"]) for m in released)
 
     def prediction(self, cells: Array) -> float:
         """Mean of the values at some cells, by all that was released."""
@@ -121,15 +127,21 @@ def observed(
         levels = np.unique(cells[m])[:_ROWS_KEPT]
         for name in (f"factor_{m}", f"bias_{m}"):
             if name in seen:
-                kept[name] = finite(seen[name][levels])
+                kept[name] = finite(seen[name][levels[levels < len(seen[name])]])
     for name in ("core", "texts"):
         if name in seen:
             kept[name] = _summed(finite(seen[name]))
     kept["rest"] = _summed(np.concatenate([[0.0], *(finite(part).ravel() for part in seen.values())]))
     if sees is None:
         kept["mean"] = finite(np.array([view.model["mean"]], np.float64))
-        kept["prediction"] = finite(np.array([view.prediction(cells)]))
+        if view.covers(cells):
+            kept["prediction"] = finite(np.array([view.prediction(cells)]))
     return kept
+
+
+def _header(data: bytes) -> bytes:
+    """What stands before the numbers of a safetensors file: names, shapes, and whatever notes."""
+    return data[: 8 + int.from_bytes(data[:8], "little")]
 
 
 def finite(part: Array) -> Array:
