@@ -27,7 +27,7 @@ from sfumato.processes import each_done
 
 DOCS = Path(__file__).parents[1] / "docs" / "audit.md"
 EPSILONS = (0.5, 1.0, 4.0)
-GRID_RUNS, TIGHT_RUNS = 500, 5000
+GRID_RUNS, TIGHT_RUNS = 300, 5000
 FALSE_ALARMS = 0.05  # of a whole table
 Modes = tuple[sf.Mode, ...]
 

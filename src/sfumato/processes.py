@@ -41,8 +41,9 @@ def each_done(
         try:
             for future in as_completed(futures):
                 yield futures.pop(future), future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        finally:  # after an error or Ctrl-C: what has begun is waited for, the rest is dropped
+            for future in futures:
+                future.cancel()
 
 
 def _prepare() -> None:

@@ -227,4 +227,4 @@ def _draw_interval(axes: Any, finding: Finding, least: float) -> None:
     x, y = max(x, least), max(y, least)
     axes.plot([x, right], [y, y], color=INK, linewidth=1)
     axes.plot([x, x], [max(lowest, least), y], color=INK, linewidth=1)
-    axes.plot([x], [y], "o", color=INK, markersize=5)
+    axes.plot([x], [y], "o", color=INK, markersize=6, clip_on=False, zorder=5)
