@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,17 +125,21 @@ def attacked(
     learn, judge = rows_of(runs, slice(None, half)), rows_of(runs, slice(half, None))
     tried = attacks(runs, start, pair.cells, known_ratio(plan, pair, start, runs.keys()))
     share = error / _FINALISTS
-    best = [_best_candidate(attack, learn, delta, share) for attack in tried]
+    scored = [(attack, honest_scores(attack, learn)) for attack in tried]
+    best = [_best_candidate(attack, scores, learn["side"], delta, share) for attack, scores in scored]
     best.sort(key=lambda candidate: (-candidate.bound, -candidate.excess))
-    return [
-        _finding(candidate, learn, judge, pair.canary, delta, share, gaussian=gaussian)
-        for candidate in best[:_FINALISTS]
+    findings = [
+        _finding(candidate, learn, judge, pair.canary, delta, share) for candidate in best[:_FINALISTS]
     ]
+    if gaussian:
+        findings[0] = replace(findings[0], gaussian=_gaussian(scored, learn, judge, delta, error))
+    return findings
 
 
-def _best_candidate(attack: Attack, learn: Runs, delta: float, error: float) -> _Candidate:
+def _best_candidate(
+    attack: Attack, scores: Array, sides: Array, delta: float, error: float
+) -> _Candidate:
     """The threshold that would give the largest bound on runs that the attack has not learnt from."""
-    scores, sides = honest_scores(attack, learn), learn["side"]
     thresholds = _thresholds(scores)
     counts = _counts(scores, sides, thresholds)
     found = []
@@ -181,14 +186,7 @@ def _complement(counts: Counts) -> Counts:
 
 
 def _finding(
-    candidate: _Candidate,
-    learn: Runs,
-    judge: Runs,
-    canary: str,
-    delta: float,
-    error: float,
-    *,
-    gaussian: bool,
+    candidate: _Candidate, learn: Runs, judge: Runs, canary: str, delta: float, error: float
 ) -> Finding:
     scores = candidate.attack.scores(learn, judge)
     counts = _counts(scores, judge["side"], candidate.threshold)
@@ -199,21 +197,26 @@ def _finding(
         delta=delta,
         error=error,
         roc=_roc(scores if candidate.above else -scores, judge["side"]),
-        gaussian=_gaussian(candidate, learn, scores, judge, delta, error) if gaussian else None,
     )
 
 
 def _gaussian(
-    candidate: _Candidate, learn: Runs, scores: Array, judge: Runs, delta: float, error: float
+    scored: Sequence[tuple[Attack, Array]], learn: Runs, judge: Runs, delta: float, error: float
 ) -> float:
-    """The bound under which a mechanism known to be Gaussian stands, with a threshold of its own."""
-    tried = honest_scores(candidate.attack, learn)
-    thresholds = _thresholds(tried)
-    sign = 1 if candidate.above else -1
-    grid = sign * thresholds
-    distances = gaussian_distance(_counts(sign * tried, learn["side"], grid), error)
-    best = float(grid[int(np.nanargmax(distances))])
-    return gaussian_bound(_counts(sign * scores, judge["side"], best), delta, error)
+    """The bound of a mechanism known to be Gaussian, by an attack and a threshold of its own choice."""
+    best, chosen = -np.inf, None
+    for attack, scores in scored:
+        for sign in (1, -1):
+            grid = _thresholds(sign * scores)
+            distances = gaussian_distance(_counts(sign * scores, learn["side"], grid), error)
+            place = int(np.nanargmax(distances))
+            if distances[place] > best:
+                best, chosen = distances[place], (attack, sign, float(grid[place]))
+    if chosen is None:
+        return 0.0
+    attack, sign, threshold = chosen
+    scores = sign * attack.scores(learn, judge)
+    return gaussian_bound(_counts(scores, judge["side"], threshold), delta, error)
 
 
 def _roc(scores: Array, sides: Array) -> tuple[tuple[float, float], ...]:

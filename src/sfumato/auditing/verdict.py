@@ -43,7 +43,7 @@ class Finding:
 
     ``counts`` says how often the attack cried out on the neighbour that it looks for (``first``) and on
     the other (``second``). ``error`` is this finding's share of the audit's error. ``gaussian`` is what
-    the same attack says where the mechanism is known to be Gaussian.
+    the canary shows where the mechanism is known to be Gaussian, by an attack chosen for that.
     """
 
     canary: str
