@@ -275,9 +275,9 @@ def run(tables: Sequence[str], runs: int | None, processes: int | None) -> list[
 def table_text(rows: Sequence[dict[str, Any]]) -> str:
     """A table in Markdown: one line for each method, one column for each epsilon."""
     epsilons = sorted({row["promised"] for row in rows})
-    heads = [f"audited at {epsilon:g}" for epsilon in epsilons]
+    heads = [f"promised {epsilon:g}: audited" for epsilon in epsilons]
     lines = [
-        f"| method | unit | analysis | released | accounted at {epsilons[-1]:g} | {' | '.join(heads)} |",
+        f"| method | unit | analysis | released | promised {epsilons[-1]:g}: accounted | {' | '.join(heads)} |",
         "|" + "---|" * (5 + len(heads)),
     ]
     keys = list(dict.fromkeys(_key(row) for row in rows))
@@ -298,7 +298,7 @@ def _key(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _cell(row: dict[str, Any]) -> str:
     text = f"{row['measured']:.2f}"
-    if row["gaussian"] is not None:
+    if row["gaussian"]:
         text += f" (Gaussian {row['gaussian']:.2f})"
     return f"**{text}: refuted**" if row["refuted"] else text
 

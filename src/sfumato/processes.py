@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -41,6 +42,12 @@ def each_done(
         try:
             for future in as_completed(futures):
                 yield futures.pop(future), future.result()
+        except BrokenProcessPool as error:
+            raise SettingError(
+                "a process ended before its work did: memory may be short, or this is a script whose "
+                "calls are not under `if __name__ == '__main__':`, which processes need. With "
+                "processes=1 all work is done in one"
+            ) from error
         finally:  # after an error or Ctrl-C: what has begun is waited for, the rest is dropped
             for future in futures:
                 future.cancel()

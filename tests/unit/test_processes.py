@@ -32,6 +32,15 @@ def test_an_error_of_a_job_reaches_the_caller(processes):
         list(each_done(_square, [1, 13, 2], processes))
 
 
+def _end(_: int) -> None:
+    os._exit(3)
+
+
+def test_a_process_that_ends_early_is_an_error_that_says_what_to_do():
+    with pytest.raises(SettingError, match="processes=1"):
+        list(each_done(_end, [1, 2], 2))
+
+
 def test_one_process_is_the_callers_own_and_several_are_not():
     assert {place for _, place in each_done(_where, [0, 1], 1)} == {os.getpid()}
     assert os.getpid() not in {place for _, place in each_done(_where, [0, 1], 2)}
