@@ -277,7 +277,7 @@ def table_text(rows: Sequence[dict[str, Any]]) -> str:
     epsilons = sorted({row["promised"] for row in rows})
     heads = [f"promised {epsilon:g}: audited" for epsilon in epsilons]
     lines = [
-        f"| method | unit | analysis | released | promised {epsilons[-1]:g}: accounted | {' | '.join(heads)} |",
+        f"| method | unit | analysis | released | accounted at {epsilons[-1]:g} | {' | '.join(heads)} |",
         "|" + "---|" * (5 + len(heads)),
     ]
     keys = list(dict.fromkeys(_key(row) for row in rows))

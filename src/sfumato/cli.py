@@ -1,4 +1,4 @@
-"""The command line: complete, predict, explain, plan, audit, describe, demo.
+"""The command line: complete, predict, explain, plan, audit, describe, reproduce, demo.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -943,6 +943,49 @@ def describe(
         typer.echo(json.dumps(asdict(described)))
     else:
         _console().print(report.description_text(described))
+
+
+@app.command(
+    cls=_Command,
+    short_help="Make a paper's figures again.",
+    epilog=_example("sfumato reproduce wei --figure 2 --quick --out wei-figure-2"),
+)
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="Which paper: wei.")],
+    figure: Annotated[int, typer.Option(metavar="2|3|4", help="Which of its figures.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few repetitions and budgets: within two minutes.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for pictures and tables; PAPER-figure-N by default.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", help="Fits side by side; as many as cores by default.")
+    ] = None,
+    repetitions: Annotated[
+        int | None, typer.Option(metavar="N", help="By default the paper's: 50, 10 and 10.")
+    ] = None,
+    scaling: Annotated[
+        str, typer.Option(help="Of the invented truth: minmax, to [0, 1], or magnitude.")
+    ] = "minmax",
+    as_json: Json = False,
+) -> None:
+    """Make a paper's figures again: as printed, and with proven methods on the same data.
+
+    Fits that are done are kept in the folder: a run that was interrupted goes on where it ended.
+    """
+    from sfumato import cli_reproduce
+
+    order = cli_reproduce.Order(paper, figure, quick, out, repetitions, scaling, processes)
+    outcome = cli_reproduce.carry_out(order, _console(stderr=True))
+    if as_json:
+        typer.echo(json.dumps(cli_reproduce.to_json(outcome)))
+        return
+    console = _console()
+    for part in cli_reproduce.tables(outcome):
+        console.print(part)
+    for file in outcome.files:
+        console.print(f"wrote {file}")
 
 
 @app.command(

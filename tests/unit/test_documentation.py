@@ -42,7 +42,7 @@ def test_links_lead_somewhere():
     pages = [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("proofs/*.md"),
     ]
     broken = [

@@ -45,7 +45,7 @@ class TuckerArrays(NamedTuple):
     core: Array
 
 
-def _by_model(stub: Callable[..., Any], cp: Callable[..., Any], tucker: Callable[..., Any]) -> None:
+def by_model(stub: Callable[..., Any], cp: Callable[..., Any], tucker: Callable[..., Any]) -> None:
     """Let kernels call ``stub``; the model's type picks what is compiled."""
 
     @overload(
@@ -57,7 +57,7 @@ def _by_model(stub: Callable[..., Any], cp: Callable[..., Any], tucker: Callable
         return {CPArrays: cp, TuckerArrays: tucker}[p.instance_class]
 
 
-def _only_compiled(*_: Any) -> Any:
+def only_compiled(*_: Any) -> Any:
     raise TypeError("this function can be called from compiled kernels only")
 
 
@@ -256,6 +256,40 @@ def _tucker_design(p: TuckerArrays, index: Array, mode: int, work: Array, out: A
 
 
 @inlined
+def _tucker_variance_of_three(
+    p: TuckerArrays,
+    variances: Array,
+    core_variances: Array,
+    index: Array,
+    mode: int,
+    work: Array,
+    out: Array,
+    at: int,
+) -> None:
+    # What `_tucker_variance` computes, in one pass over the core: with modes n and o beside this one,
+    # d d[r] / d a_n[s] = sum_t core[r, s, t] a_o[t], and the same the other way round.
+    n, o = (0 if mode > 0 else 1), (2 if mode < 2 else 1)
+    rows, core, start = p.rows, p.core, len(p.offsets) * p.rows.shape[1]
+    strides = (p.ranks[1] * p.ranks[2], p.ranks[2], 1)
+    for r in range(p.ranks[mode]):
+        for t in range(p.ranks[o]):
+            work[start + t] = 0
+        variance = work.dtype.type(0)
+        for s in range(p.ranks[n]):
+            base, a = r * strides[mode] + s * strides[n], rows[index[n], s]
+            derivative, own = work.dtype.type(0), work.dtype.type(0)
+            for t in range(p.ranks[o]):
+                here, b = base + t * strides[o], rows[index[o], t]
+                derivative += core[here] * b
+                own += core_variances[here] * b * b
+                work[start + t] += core[here] * a
+            variance += variances[index[n], s] * derivative * derivative + a * a * own
+        for t in range(p.ranks[o]):
+            variance += variances[index[o], t] * work[start + t] * work[start + t]
+        out[at + r] = variance
+
+
+@inlined
 def _tucker_variance(
     p: TuckerArrays,
     variances: Array,
@@ -311,7 +345,10 @@ def _tucker_design_variance(
     out: Array,
     at: int,
 ) -> None:
-    _tucker_variance(p, variances, core_variances, index, mode, work, out, at)
+    if len(p.offsets) == 3:  # known when it is compiled
+        _tucker_variance_of_three(p, variances, core_variances, index, mode, work, out, at)
+    else:
+        _tucker_variance(p, variances, core_variances, index, mode, work, out, at)
 
 
 # `evaluate` leaves the Kronecker product of all rows in `left`.
@@ -334,22 +371,22 @@ def _tucker_add_kronecker(p: TuckerArrays, work: Array, scale: Any, out: Array) 
 
 def row_width(p: Any) -> Any:
     """Elements of a padded row; for CP a constant of the compiled kernel."""
-    return _only_compiled(p)
+    return only_compiled(p)
 
 
 def workspace(p: Any) -> Array:
     """Scratch memory for the functions below."""
-    return _only_compiled(p)  # type: ignore[no-any-return]
+    return only_compiled(p)  # type: ignore[no-any-return]
 
 
 def evaluate(p: Any, index: Array, work: Array) -> Any:
     """Value at the entry, without mean and biases; leaves the designs of all modes in ``work``."""
-    return _only_compiled(p, index, work)
+    return only_compiled(p, index, work)
 
 
 def design(p: Any, index: Array, mode: int, work: Array, out: Array, at: int) -> None:
     """Write the design of one mode to ``out`` from position ``at``."""
-    _only_compiled(p, index, mode, work, out, at)
+    only_compiled(p, index, mode, work, out, at)
 
 
 def design_variance(
@@ -363,26 +400,26 @@ def design_variance(
     at: int,
 ) -> None:
     """Variance of each coordinate of a design when the parameters have the given variances."""
-    _only_compiled(p, variances, core_variances, index, mode, work, out, at)
+    only_compiled(p, variances, core_variances, index, mode, work, out, at)
 
 
 def step_core(p: Any, work: Array, keep: Any, scale: Any) -> None:
     """``core = keep core + scale kronecker`` after ``evaluate``; nothing for a CP model."""
-    _only_compiled(p, work, keep, scale)
+    only_compiled(p, work, keep, scale)
 
 
 def add_kronecker(p: Any, work: Array, scale: Any, out: Array) -> None:
     """``out += scale kronecker`` after ``evaluate``; nothing for a CP model."""
-    _only_compiled(p, work, scale, out)
+    only_compiled(p, work, scale, out)
 
 
-_by_model(row_width, _cp_row_width, _tucker_row_width)
-_by_model(workspace, _cp_workspace, _tucker_workspace)
-_by_model(evaluate, _cp_evaluate, _tucker_evaluate)
-_by_model(design, _cp_design, _tucker_design)
-_by_model(design_variance, _cp_design_variance, _tucker_design_variance)
-_by_model(step_core, _cp_step_core, _tucker_step_core)
-_by_model(add_kronecker, _cp_add_kronecker, _tucker_add_kronecker)
+by_model(row_width, _cp_row_width, _tucker_row_width)
+by_model(workspace, _cp_workspace, _tucker_workspace)
+by_model(evaluate, _cp_evaluate, _tucker_evaluate)
+by_model(design, _cp_design, _tucker_design)
+by_model(design_variance, _cp_design_variance, _tucker_design_variance)
+by_model(step_core, _cp_step_core, _tucker_step_core)
+by_model(add_kronecker, _cp_add_kronecker, _tucker_add_kronecker)
 
 
 @kernel

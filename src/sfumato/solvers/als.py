@@ -373,8 +373,11 @@ def core_equations(model: Multilinear, uncertainty: Uncertainty, site: Site) -> 
         z = model.kronecker(cells)
         y = tensor.values[start : start + chunk] - model.mean - model.bias_sum(cells)
         w = site.weights[start : start + chunk] if site.weights.size else np.ones_like(y)
-        gram += (w * z.T) @ z
-        rhs += z.T @ (w * y)
+        if site.weights.size:
+            roots = np.sqrt(w)
+            z, y = roots[:, None] * z, roots * y
+        gram += z.T @ z  # one matrix with itself: half the work of any other product
+        rhs += z.T @ y
         if uncertainty.present:
             gram[np.diag_indices(size)] += _kronecker_variance(model, uncertainty, cells, w)
     return CoreEquations(gram, rhs)
@@ -384,14 +387,17 @@ def _kronecker_variance(
     model: Multilinear, uncertainty: Uncertainty, cells: Array, weights: Array
 ) -> Array:
     """Weighted sum of E[z^2] - E[z]^2, for independent rows with the given variances."""
-    first = second = np.ones((cells.shape[1], 1))
+    first = second = weights[:, None]
     for mode, levels in enumerate(cells):
-        squares = model.factors[mode][levels] ** 2
-        variances = uncertainty.rows[model.span(mode), : model.ranks[mode]][levels]
+        square = model.factors[mode] ** 2
+        both = square + uncertainty.rows[model.span(mode), : model.ranks[mode]]
+        squares, boths = square[levels], both[levels]
+        if mode == model.order - 1:  # a product of matrices sums over the entries at once
+            difference: Array = (second.T @ boths - first.T @ squares).ravel()
+            return difference
         first = (first[:, :, None] * squares[:, None, :]).reshape(len(levels), -1)
-        second = (second[:, :, None] * (squares + variances)[:, None, :]).reshape(len(levels), -1)
-    difference: Array = weights @ (second - first)
-    return difference
+        second = (second[:, :, None] * boths[:, None, :]).reshape(len(levels), -1)
+    raise AssertionError("a model has modes")
 
 
 @inlined

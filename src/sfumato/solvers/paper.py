@@ -243,6 +243,10 @@ class PaperOutput(_PaperDescent):
     def answer(self, query: Descending, site: Site, draw: Draw) -> Descending:
         stream = draw.stream()
         state, lipschitz = self.descend(query, site, 0.0, stream)
+        return self.perturbed(state, lipschitz, stream)
+
+    def perturbed(self, state: Descending, lipschitz: float, stream: np.random.Generator) -> Descending:
+        """Steps 2 and 3, in place; ``lipschitz`` is the L that the descent has met."""
         reach = 2 * self.descent.passes * lipschitz * self.descent.step
         rows = state.model.factors[self.noisy_mode(state.shape)]
         rows += rowwise_noise(rows.shape, reach / self.epsilon, stream)

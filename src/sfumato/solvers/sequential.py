@@ -24,13 +24,17 @@ from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.entrywise import (
     bias_sum,
-    design,
     dot,
-    evaluate,
     locate,
     row_width,
-    step_core,
-    workspace,
+)
+from sfumato.models.in_turn import (
+    begin_turn,
+    put_core_back,
+    row_moved,
+    turn_core,
+    turn_design,
+    turn_memory,
 )
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import kernel, run
@@ -75,14 +79,15 @@ def _visit_in_turn(
 ) -> None:
     order, width = len(p.offsets), row_width(p)
     rows, biases, uniform, means = p.rows, p.biases, penalty.uniform, penalty.means
-    index, work = np.empty(order, np.int64), workspace(p)
+    index, (turned, before, after, product) = np.empty(order, np.int64), turn_memory(p)
     d = np.zeros(order * width, rows.dtype)  # by mode: with unequal ranks the padding differs
     gradient, direction = np.zeros(width, rows.dtype), np.zeros(width)
     squares, largest = 0.0, 0.0
     for entry in sequence:
         locate(p, coordinates, entry, index)
+        begin_turn(p, index, turned, before, after)
         for m in range(order):
-            design(p, index, m, work, d, m * width)
+            turn_design(p, index, m, turned, before, after, product, d, m * width)
             value = mean + bias_sum(p, index) + dot(rows, index[m] * width, d, m * width, width)
             error = values[entry] - value
             if m == 0:
@@ -98,9 +103,13 @@ def _visit_in_turn(
                 rows[index[m], r] -= step * gradient[r]
             if fit_biases:
                 biases[index[m]] += 2 * step * (error - penalty.bias * biases[index[m]])
+            row_moved(p, index, m, before, product)
         if core.shape[0] > 0:
-            error = values[entry] - mean - bias_sum(p, index) - evaluate(p, index, work)
-            step_core(p, work, 1 - 2 * step * penalty.core, 2 * step * error)
+            last = order - 1
+            value = mean + bias_sum(p, index) + dot(rows, index[last] * width, d, last * width, width)
+            scale = 2 * step * (values[entry] - value)
+            turn_core(p, index, turned, product, 1 - 2 * step * penalty.core, scale)
+    put_core_back(p, turned)
     out[0], out[1] = squares, largest
 
 

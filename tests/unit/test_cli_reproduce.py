@@ -1,0 +1,146 @@
+"""``sfumato reproduce``: what it writes, and what it refuses before it works. The fits are pretended."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from sfumato import cli
+from sfumato.experiments import wei
+from sfumato.experiments.runner import Point
+
+
+def run(*args):
+    return CliRunner().invoke(cli.app, ["reproduce", *(str(arg) for arg in args)])
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Series that are a formula, counted as they are asked for."""
+    calls = []
+
+    def pretend(name):
+        def fits(problem, epsilons):
+            calls.append((name, problem.seed))
+            height = 0.1 if name == "constant" else 0.2
+            return [Point(e, height / e) for e in epsilons] or [Point(None, height)]
+
+        return fits
+
+    monkeypatch.setattr(wei, "SERIES", {name: pretend(name) for name in wei.SERIES})
+    return calls
+
+
+def written(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("figure", [2, 3])
+def test_a_figure_is_two_pictures_two_tables_and_the_settings(figure, tmp_path, pretended):
+    out = tmp_path / "new" / "folder"
+    result = run("wei", "--figure", figure, "--quick", "--out", out, "--processes", 1)
+    assert result.exit_code == 0, result.stderr
+    assert written(out) == [
+        "as-printed.png",
+        "jobs.jsonl",
+        "ours.png",
+        "results.csv",
+        "settings.json",
+        "summary.csv",
+    ]
+    for picture in ("as-printed.png", "ours.png"):
+        content = (out / picture).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 10_000
+    settings = json.loads((out / "settings.json").read_text())
+    assert settings["data_seeds"] == [100, 101]
+    assert settings["bounds"] == [0.0, 1.0]
+    assert settings["models"]["tucker"]["as printed"]["ridge_per_entry"] == 0.001
+    assert settings["command"].startswith("sfumato ")
+    assert "…" not in result.stdout  # tables fit into a terminal
+    assert "printed gradient" in result.stdout
+
+
+def test_it_goes_on_and_extends_what_is_there(tmp_path, pretended):
+    order = ["wei", "--figure", 2, "--quick", "--out", tmp_path / "f", "--processes", 1]
+    assert run(*order).exit_code == 0
+    once = len(pretended)
+    assert once == 2 * 2 * len(wei.SERIES)  # two repetitions of two models
+    result = run(*order, "--repetitions", 3, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert len(pretended) == once * 3 // 2
+    assert {seed for _, seed in pretended} == {100, 101, 102}
+    found = {(row["series"], row["epsilon"]) for row in json.loads(result.stdout)["summary"]}
+    assert {("auto", 10.0), ("constant", None), ("printed gradient", 1e-5)} <= found
+    assert run(*order, "--scaling", "magnitude").exit_code == 0
+    assert len(pretended) == once * 3 // 2 + once
+
+
+def test_auto_is_what_the_method_stands_for(tmp_path, pretended):
+    assert run("wei", "--figure", 2, "--quick", "--out", tmp_path / "f", "--processes", 1).exit_code == 0
+    with (tmp_path / "f" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    auto, noisy = (
+        [(row["model"], row["epsilon"], row["rmse"]) for row in rows if row["series"] == name]
+        for name in ("auto", "input")
+    )
+    assert auto == noisy  # no biases are wanted here: at every epsilon it is input perturbation
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["hitchcock", "--figure", 2], "no paper 'hitchcock'"),
+        (["wei", "--figure", 7], "figures 2, 3, 4; got 7"),
+        (["wei", "--figure", 2, "--repetitions", 0], "--repetitions must be 1 or more"),
+        (["wei", "--figure", 2, "--processes", 0], "--processes must be 1 or more"),
+        (["wei", "--figure", 2, "--scaling", "log"], "--scaling is one of"),
+    ],
+)
+def test_bad_orders_are_refused_before_anything_is_written(args, message, tmp_path, pretended):
+    result = run(*args, "--out", tmp_path / "f")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert not (tmp_path / "f").exists()
+    assert not pretended
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path, pretended):
+    (tmp_path / "notes.txt").write_text("mine")
+    result = run("wei", "--figure", 2, "--out", tmp_path)
+    assert (result.exit_code, written(tmp_path)) == (1, ["notes.txt"])
+    assert "something else" in result.stderr
+    assert not pretended
+
+
+def test_without_movielens_it_says_so_before_work(tmp_path, pretended, monkeypatch):
+    monkeypatch.setattr("sfumato.data.datasets._local_folder", lambda *_: None)
+    monkeypatch.setattr("sfumato.data.datasets._movielens_files", _not_here)
+    wei_data = pytest.importorskip("sfumato.experiments.wei_data")
+    wei_data._split.cache_clear()
+    result = run("wei", "--figure", 4, "--quick", "--out", tmp_path / "f")
+    assert result.exit_code == 1
+    assert "SFUMATO_DATA" in result.stderr
+    assert not (tmp_path / "f").exists()
+    assert not pretended
+
+
+def _not_here(*_):
+    from sfumato.errors import DataError
+
+    raise DataError("ml-100k is not here. Set SFUMATO_DATA to a folder that holds it")
+
+
+def test_the_jobs_are_the_paper_s(monkeypatch):
+    jobs = wei.FIGURES[2].jobs()
+    assert len(jobs) == 50 * 2 * len(wei.SERIES)
+    assert len({(job.series, job.model, job.repetition) for job in jobs}) == len(jobs)
+    gradient = next(job for job in jobs if job.series == "printed gradient")
+    assert min(gradient.epsilons) == 1e-5
+    ratios = {job.about["missing"] for job in wei.FIGURES[3].jobs()}
+    assert ratios == {0.1, 0.3, 0.5, 0.7, 0.9}
+    assert wei.FIGURES[4].repetitions == 10
+    smaller = replace(wei.FIGURES[3], repetitions=1).jobs()
+    assert set(smaller) < set(wei.FIGURES[3].jobs())
