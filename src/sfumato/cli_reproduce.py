@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -37,6 +36,15 @@ class Order:
     @property
     def folder(self) -> Path:
         return Path(f"{self.paper}-figure-{self.figure}") if self.out is None else self.out
+
+    @property
+    def command(self) -> str:
+        """The command line that asks for this."""
+        words = ["sfumato", "reproduce", self.paper, "--figure", str(self.figure)]
+        words += ["--quick"] if self.quick else []
+        words += ["--scaling", self.scaling, "--out", str(self.folder)]
+        words += [] if self.repetitions is None else ["--repetitions", str(self.repetitions)]
+        return shlex.join(words)
 
     def make_figure(self) -> wei.Figure:
         """The figure's plan; what is wrong with the order is said here."""
@@ -78,7 +86,7 @@ def carry_out(order: Order, console: Console) -> Outcome:
     seconds = perf_counter() - begin
     settings = {
         "paper": order.paper,
-        "command": shlex.join(["sfumato", *sys.argv[1:]]),
+        "command": order.command,
         **figure.settings(),
         "versions": runner.versions(),
         "processes": order.processes or available_threads(),

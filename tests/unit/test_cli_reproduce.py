@@ -58,7 +58,7 @@ def test_a_figure_is_two_pictures_two_tables_and_the_settings(figure, tmp_path, 
     assert settings["data_seeds"] == [100, 101]
     assert settings["bounds"] == [0.0, 1.0]
     assert settings["models"]["tucker"]["as printed"]["ridge_per_entry"] == 0.001
-    assert settings["command"].startswith("sfumato ")
+    assert settings["command"].startswith("sfumato reproduce wei --figure ")
     assert "…" not in result.stdout  # tables fit into a terminal
     assert "printed gradient" in result.stdout
 

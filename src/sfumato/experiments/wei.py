@@ -312,13 +312,13 @@ def _models(problem: Problem) -> dict[str, Any]:
 
 
 def stands_for(problem: Problem, epsilon: float) -> str:
-    """The series that the method "auto" is, of ``input`` and ``private biases``; from public numbers."""
+    """The series that the method "auto" is: ``input``, or a private baseline; from public numbers."""
     privacy = _privacy(problem, epsilon, "auto")
     tensor = problem.bounded
     estimator = problem.models.ours(privacy=privacy)
     plan = estimator.plan(tensor.modes, bounds=tensor.bounds, entries=tensor.n_entries)
     chosen = choose(plan.shape, Budget(epsilon), problem.models.own_rank).method
-    return "private biases" if chosen == "bias" else str(chosen)
+    return {"bias": "private biases", "constant": "private constant"}.get(chosen, str(chosen))
 
 
 def with_auto(results: Sequence[Done]) -> list[Done]:

@@ -127,6 +127,7 @@ def _solver(method: str, privacy: Privacy, shape: PublicShape) -> PrivateSolver[
 
 
 _FULL_VALUES = 3.0  # epsilon from which on noisy values beat biases, on invented ratings
+_NO_VALUES = 1.0  # epsilon below which noisy values tell no more than a noisy mean, on paper W's data
 _THIN = 0.02  # noise over an average row's entries, up to which gradients beat biases, on the same
 
 
@@ -150,8 +151,11 @@ def choose(
     what each method can be expected to reach.
     """
     if isinstance(shape.unit, Value):
-        enough = isinstance(budget, Budget) and budget.epsilon >= _FULL_VALUES
-        return Choice("input" if enough or not shape.fit_biases else "bias")
+        epsilon = budget.epsilon if isinstance(budget, Budget) else None
+        if shape.fit_biases and (epsilon is None or epsilon < _FULL_VALUES):
+            return Choice("bias")
+        bare = shape.fit_mean and epsilon is not None and epsilon < _NO_VALUES
+        return Choice("constant" if bare else "input")
     if isinstance(shape.unit, UnitValues) or _is_pure(budget):
         return Choice("bias")
     if not serves_factors(shape, budget):  # everything is released, or no biases are wanted

@@ -256,40 +256,6 @@ def _tucker_design(p: TuckerArrays, index: Array, mode: int, work: Array, out: A
 
 
 @inlined
-def _tucker_variance_of_three(
-    p: TuckerArrays,
-    variances: Array,
-    core_variances: Array,
-    index: Array,
-    mode: int,
-    work: Array,
-    out: Array,
-    at: int,
-) -> None:
-    # What `_tucker_variance` computes, in one pass over the core: with modes n and o beside this one,
-    # d d[r] / d a_n[s] = sum_t core[r, s, t] a_o[t], and the same the other way round.
-    n, o = (0 if mode > 0 else 1), (2 if mode < 2 else 1)
-    rows, core, start = p.rows, p.core, len(p.offsets) * p.rows.shape[1]
-    strides = (p.ranks[1] * p.ranks[2], p.ranks[2], 1)
-    for r in range(p.ranks[mode]):
-        for t in range(p.ranks[o]):
-            work[start + t] = 0
-        variance = work.dtype.type(0)
-        for s in range(p.ranks[n]):
-            base, a = r * strides[mode] + s * strides[n], rows[index[n], s]
-            derivative, own = work.dtype.type(0), work.dtype.type(0)
-            for t in range(p.ranks[o]):
-                here, b = base + t * strides[o], rows[index[o], t]
-                derivative += core[here] * b
-                own += core_variances[here] * b * b
-                work[start + t] += core[here] * a
-            variance += variances[index[n], s] * derivative * derivative + a * a * own
-        for t in range(p.ranks[o]):
-            variance += variances[index[o], t] * work[start + t] * work[start + t]
-        out[at + r] = variance
-
-
-@inlined
 def _tucker_variance(
     p: TuckerArrays,
     variances: Array,
@@ -345,10 +311,7 @@ def _tucker_design_variance(
     out: Array,
     at: int,
 ) -> None:
-    if len(p.offsets) == 3:  # known when it is compiled
-        _tucker_variance_of_three(p, variances, core_variances, index, mode, work, out, at)
-    else:
-        _tucker_variance(p, variances, core_variances, index, mode, work, out, at)
+    _tucker_variance(p, variances, core_variances, index, mode, work, out, at)
 
 
 # `evaluate` leaves the Kronecker product of all rows in `left`.

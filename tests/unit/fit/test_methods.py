@@ -103,7 +103,10 @@ def test_more_budget_or_more_entries_never_lead_back_to_a_simpler_method(unit, l
 def test_values_are_perturbed_where_that_is_worth_it():
     assert choose(shape(sf.Value()), sf.Budget(5.0)).method == "input"
     assert choose(shape(sf.Value()), sf.Budget(0.5)).method == "bias"
-    assert choose(shape(sf.Value(), fit_biases=False), sf.Budget(0.5)).method == "input"
+    assert choose(shape(sf.Value(), fit_biases=False), sf.Budget(1.0)).method == "input"
+    assert choose(shape(sf.Value(), fit_biases=False), sf.Budget(0.5)).method == "constant"
+    bare = shape(sf.Value(), fit_biases=False, fit_mean=False)
+    assert choose(bare, sf.Budget(0.5)).method == "input"
 
 
 def test_without_a_delta_only_biases_hide_presence():
