@@ -12,7 +12,7 @@ beforehand: four numbers are tried, and the error is divided among them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -211,11 +211,7 @@ class OneRunAudit(Outcome):
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "verdict": self.verdict,
-            "violated": self.violated,
-            "promise": asdict(self.promise),
-            "measured": self.measured,
-            "confidence": self.confidence,
+            **self._outcome(),
             "canaries": self.canaries,
             "references": self.references,
             "seeded": self.seeded,

@@ -98,6 +98,16 @@ class Outcome(ABC):
             return f"VIOLATED: {measured} against a promise of {self.promise}"
         return f"consistent with {self.promise}: {measured}"
 
+    def _outcome(self) -> dict[str, Any]:
+        """What the JSON of all audits begins with."""
+        return {
+            "verdict": self.verdict,
+            "violated": self.violated,
+            "promise": asdict(self.promise),
+            "measured": self.measured,
+            "confidence": self.confidence,
+        }
+
     def _said(self, found: Sequence[str], *, seeded: bool) -> str:
         """The verdict with the promise, what was found, and how noise was drawn."""
         promise = self.promise
@@ -176,12 +186,8 @@ class Audit(Outcome):
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "verdict": self.verdict,
-            "violated": self.violated,
-            "promise": asdict(self.promise),
-            "measured": self.measured,
+            **self._outcome(),
             "gaussian": self.gaussian,
-            "confidence": self.confidence,
             "runs": self.runs,
             "seeded": self.seeded,
             "findings": [finding.to_json() for finding in self.findings],
