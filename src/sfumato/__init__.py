@@ -35,12 +35,14 @@ if TYPE_CHECKING:
         UnknownLabelError,
     )
     from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
+    from sfumato.models.components import Matching, match_components
     from sfumato.models.multilinear import CPModel, TuckerModel
+    from sfumato.power import PowerMethod
     from sfumato.privacy.budget import ZCDP, Budget
     from sfumato.privacy.guarantee import Guarantee
     from sfumato.privacy.ledger import BudgetError, Ledger
     from sfumato.privacy.settings import Privacy
-    from sfumato.privacy.unit import Entry, Public, Unit, UnitValues, Value
+    from sfumato.privacy.unit import Entry, Public, Sample, TensorEntry, Unit, UnitValues, Value
     from sfumato.solvers import (
         ALS,
         SGD,
@@ -76,6 +78,7 @@ __all__ = [
     "Guarantee",
     "InputPerturbation",
     "Ledger",
+    "Matching",
     "MinibatchSGD",
     "Mode",
     "ModelFileError",
@@ -84,6 +87,7 @@ __all__ = [
     "PaperGradient",
     "PaperInput",
     "PaperOutput",
+    "PowerMethod",
     "Privacy",
     "PrivateAlternating",
     "PrivateBiases",
@@ -95,10 +99,12 @@ __all__ = [
     "Profile",
     "Public",
     "ReleaseError",
+    "Sample",
     "SequentialSGD",
     "SettingError",
     "SfumatoError",
     "SparseTensor",
+    "TensorEntry",
     "TensorEstimator",
     "Tucker",
     "TuckerModel",
@@ -111,6 +117,7 @@ __all__ = [
     "cross_validate",
     "datasets",
     "load",
+    "match_components",
     "prepare",
     "read",
     "scaling",
@@ -138,12 +145,14 @@ _HOMES = {
         "UnknownLabelError",
     ),
     "sfumato.estimators": ("CP", "Biases", "TensorEstimator", "Tucker", "cross_validate", "load"),
+    "sfumato.models.components": ("Matching", "match_components"),
     "sfumato.models.multilinear": ("CPModel", "TuckerModel"),
+    "sfumato.power": ("PowerMethod",),
     "sfumato.privacy.budget": ("ZCDP", "Budget"),
     "sfumato.privacy.guarantee": ("Guarantee",),
     "sfumato.privacy.ledger": ("BudgetError", "Ledger"),
     "sfumato.privacy.settings": ("Privacy",),
-    "sfumato.privacy.unit": ("Entry", "Public", "Unit", "UnitValues", "Value"),
+    "sfumato.privacy.unit": ("Entry", "Public", "Sample", "TensorEntry", "Unit", "UnitValues", "Value"),
     "sfumato.solvers": (
         "ALS",
         "SGD",

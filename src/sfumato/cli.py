@@ -952,22 +952,29 @@ def describe(
 )
 def reproduce(
     paper: Annotated[str, typer.Argument(help="Which paper: wei.")],
-    figure: Annotated[int, typer.Option(metavar="2|3|4", help="Which of its figures.")],
+    figure: Annotated[
+        str | None, typer.Option(metavar="2|3|4", help="Which of its figures, for wei.")
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which of its experiments, where it has some."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few repetitions and budgets: within two minutes.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for pictures and tables; PAPER-figure-N by default.")
+        Path | None, typer.Option(help="Folder for pictures and tables; wei-figure-2 for example.")
     ] = None,
     processes: Annotated[
         int | None, typer.Option(metavar="N", help="Fits side by side; as many as cores by default.")
     ] = None,
     repetitions: Annotated[
-        int | None, typer.Option(metavar="N", help="By default the paper's: 50, 10 and 10.")
+        int | None, typer.Option(metavar="N", help="By default the paper's: 50, 10 and 10 for wei.")
     ] = None,
     scaling: Annotated[
-        str, typer.Option(help="Of the invented truth: minmax, to [0, 1], or magnitude.")
-    ] = "minmax",
+        str | None,
+        typer.Option(help="Of wei's invented truth: minmax, to [0, 1], as by default, or magnitude."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make a paper's figures again: as printed, and with proven methods on the same data.
@@ -976,7 +983,9 @@ def reproduce(
     """
     from sfumato import cli_reproduce
 
-    order = cli_reproduce.Order(paper, figure, quick, out, repetitions, scaling, processes)
+    options = {"figure": figure, "experiment": experiment, "scaling": scaling}
+    given = {name: value for name, value in options.items() if value is not None}
+    order = cli_reproduce.Order(paper, given, quick, out, repetitions, processes)
     outcome = cli_reproduce.carry_out(order, _console(stderr=True))
     if as_json:
         typer.echo(json.dumps(cli_reproduce.to_json(outcome)))

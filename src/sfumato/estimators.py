@@ -5,7 +5,6 @@ A constructor only stores its settings; what ``fit`` learns has a name that ends
 
 from __future__ import annotations
 
-import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,8 @@ from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.parallel import available_threads
+from sfumato.parameters import Parametrised
+from sfumato.power import PowerMethod
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
@@ -40,6 +41,7 @@ from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import assumed_scatter
 from sfumato.store import (
     StoredModel,
+    holds_components,
     load_model,
     release_files,
     save_model,
@@ -50,34 +52,6 @@ from sfumato.store import (
 Array = NDArray[Any]
 _UNSEEN = ("error", "bias")
 _USUAL_RANK, _USUAL_TUCKER_RANK = 8, 4  # where none is given
-
-
-class Parametrised:
-    """Settings by name, as scikit-learn's clone and search expect them."""
-
-    @classmethod
-    def _parameter_names(cls) -> list[str]:
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
-        """The settings, by name."""
-        return {name: getattr(self, name) for name in self._parameter_names()}
-
-    def set_params(self, **settings: Any) -> Self:
-        """Change some settings."""
-        for name, value in settings.items():
-            if name not in self._parameter_names():
-                raise SettingError(
-                    f"{type(self).__name__} has no setting {name!r}; it has "
-                    f"{', '.join(self._parameter_names())}"
-                )
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self).__init__).parameters
-        given = {k: v for k, v in self.get_params().items() if repr(v) != repr(defaults[k].default)}
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
 
 class TensorEstimator(Parametrised, ABC):
@@ -215,7 +189,7 @@ class TensorEstimator(Parametrised, ABC):
         plan = self.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
         assert isinstance(plan, PrivatePlan)
         site = Site(_cast(tensor, plan.shape.dtype), plan.shape.threads)
-        ledger = open_ledger(privacy, unit, plan)
+        ledger = open_ledger(privacy, unit)
         result = carry_out_private(plan, site, ledger, entropy, self.progress)
         promised = plan.guarantee(ledger, seeded=not entropy.exact)
         self.adopt(result, site.tensor, promised, plan.shape.local)
@@ -410,7 +384,7 @@ class TensorEstimator(Parametrised, ABC):
         """
         model = self._fitted()
         if self.guarantee_ is not None:
-            self._check_releasable(force)
+            self.guarantee_.check_releasable(force)
             return save_private(self._stored(model, {}), folder)
         notes = {
             "solver": _solver_to_json(self._solver()),
@@ -437,23 +411,8 @@ class TensorEstimator(Parametrised, ABC):
         model = self._fitted()
         if self.guarantee_ is None:
             raise ReleaseError("this model is not private: fit it with privacy=... to release it")
-        self._check_releasable(force)
+        self.guarantee_.check_releasable(force)
         return self._stored(model, {})
-
-    def _check_releasable(self, force: bool) -> None:
-        guarantee = self.guarantee_
-        assert guarantee is not None
-        if force or guarantee.releasable:
-            return
-        if not guarantee.proven:
-            raise ReleaseError(
-                f"this guarantee is claimed by a paper and not proven ({guarantee.proof}): release a "
-                'fit with analysis="proven", or force it; it is then marked as claimed'
-            )
-        raise ReleaseError(
-            "the noise of this fit came from a seed, and whoever knows it can take the noise off "
-            "again: fit with seed=None, or force the release; it is then marked as seeded"
-        )
 
     def _stored(self, model: Multilinear, notes: dict[str, Any]) -> StoredModel:
         settings = {
@@ -650,8 +609,10 @@ class Biases(TensorEstimator):
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
 
 
-def load(folder: str | PathLike[str]) -> TensorEstimator:
-    """A fitted estimator from a folder that :meth:`TensorEstimator.save` wrote."""
+def load(folder: str | PathLike[str]) -> Any:
+    """A fitted estimator from a folder that its ``save`` or ``release`` wrote."""
+    if holds_components(folder):
+        return PowerMethod.load(folder)
     stored = load_model(folder)
     private = stored.guarantee is not None
     # A release says nothing of how it came about.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -31,6 +31,7 @@ from safetensors.numpy import save as save_tensors
 
 from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError, SfumatoError
+from sfumato.models.components import Components
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.solvers.own_rows import OwnPrior
@@ -117,12 +118,15 @@ def release_files(stored: StoredModel) -> dict[str, bytes]:
     if stored.guarantee is None:
         raise ModelFileError("a model without a guarantee cannot be released")
     modes = tuple(_emptied(mode) if m == stored.local else mode for m, mode in enumerate(stored.modes))
-    text = json.dumps(stored.guarantee.to_json(), indent=1, ensure_ascii=False)
     return {
         **_model_files(replace(stored, modes=modes)),
-        _GUARANTEE_JSON: f"{text}\n".encode(),
-        _GUARANTEE_TEXT: f"{stored.guarantee}\n".encode(),
+        **_guarantee_files(stored.guarantee),
     }
+
+
+def _guarantee_files(guarantee: Guarantee) -> dict[str, bytes]:
+    text = json.dumps(guarantee.to_json(), indent=1, ensure_ascii=False)
+    return {_GUARANTEE_JSON: f"{text}\n".encode(), _GUARANTEE_TEXT: f"{guarantee}\n".encode()}
 
 
 def _write_owner(stored: StoredModel, folder: Path) -> None:
@@ -213,6 +217,59 @@ def _read_model(path: Path) -> StoredModel:
             local,
             prior,
         )
+
+
+# -- components -----------------------------------------------------------------------------------
+
+_COMPONENTS = "components"
+
+
+class StoredComponents(NamedTuple):
+    """Components of a tensor, the settings they were found with, and what was promised."""
+
+    components: Components
+    settings: dict[str, Any]
+    guarantee: Guarantee | None
+
+
+def save_components(
+    components: Components,
+    settings: dict[str, Any],
+    guarantee: Guarantee | None,
+    folder: str | os.PathLike[str],
+) -> Path:
+    """Write components to a folder, replacing an older model there."""
+    tensors = {f"vectors_{m}": np.ascontiguousarray(v) for m, v in enumerate(components.vectors)}
+    tensors["weights"] = np.ascontiguousarray(components.weights)
+    description = {"kind": _COMPONENTS, "order": components.order, "settings": settings}
+    files = _files(description, tensors)
+    if guarantee is not None:
+        files |= _guarantee_files(guarantee)
+    with replacing_folder(Path(folder)) as new:
+        _write(new, files)
+    return Path(folder)
+
+
+def holds_components(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder was written by :func:`save_components`."""
+    path = Path(folder)
+    return (path / _JSON).is_file() and _read_json(path).get("kind") == _COMPONENTS
+
+
+def load_components(folder: str | os.PathLike[str]) -> StoredComponents:
+    """What :func:`save_components` wrote."""
+    path = Path(folder)
+    description = _read_json(path)
+    data = _read_tensors(path, description)
+    if description.get("kind") != _COMPONENTS:
+        raise ModelFileError(f"{path} holds a model, not components: use sfumato.load")
+    with _damage(path):
+        order, weights = int(description["order"]), data["weights"]
+        vectors = tuple(data[f"vectors_{m}"] for m in range(len(data) - 1))
+        if len(vectors) not in (1, order) or any(len(v) != len(weights) for v in vectors):
+            raise ModelFileError(f"{path} is damaged: its vectors do not fit its weights")
+        found = Components(weights, vectors, order)
+        return StoredComponents(found, dict(description["settings"]), _read_guarantee(path))
 
 
 def _assemble(description: dict[str, Any], data: dict[str, Any], order: int) -> Multilinear:

@@ -11,10 +11,11 @@ from typing import Any, Self
 
 from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, SettingError
-from sfumato.estimators import Parametrised, TensorEstimator, admitted, as_tensor
+from sfumato.estimators import TensorEstimator, admitted, as_tensor
 from sfumato.fit.methods import open_ledger
 from sfumato.fit.private import PrivatePlan
 from sfumato.fit.search import SearchPlan, carry_out_search, make_search
+from sfumato.parameters import Parametrised
 from sfumato.privacy.budget import Budget
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
@@ -136,7 +137,7 @@ class PrivateSearch(Parametrised):
         tensor, unit, entropy = admitted(tensor, privacy, first.duplicates)
         entries = None if unit.hides_presence else tensor.n_entries
         plan = self.plan(tensor.modes, bounds=tensor.bounds, entries=entries)
-        ledger = open_ledger(privacy, unit, plan)
+        ledger = open_ledger(privacy, unit)
         found = carry_out_search(plan, tensor, ledger, entropy, [c.progress for c in self.estimators])
         best = self._candidate(found.best)
         promised = plan.guarantee(found.best, ledger, seeded=not entropy.exact)

@@ -16,7 +16,9 @@ from sfumato.privacy.ledger import Charge, Ledger
 from sfumato.privacy.mechanisms import (
     DiscreteGaussian,
     Gaussian,
+    GaussianPerBlock,
     Geometric,
+    IdealGaussian,
     Laplace,
     PoissonGaussian,
     PurePass,
@@ -32,6 +34,8 @@ RELEASING = [
     VectorLaplace(2.0),
     RowwiseVectorLaplace(2.0),
     Gaussian(2.0),
+    IdealGaussian(2.0),
+    GaussianPerBlock(2.0),
     Geometric(2.0),
     DiscreteGaussian(2.0),
     RandomisedResponse(1.0, 7),

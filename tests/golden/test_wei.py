@@ -71,7 +71,7 @@ def label(golden):
 def check(golden):
     epsilons = tuple(epsilon for epsilon in golden.points if epsilon is not None)
     points = do_job(Job(golden.series, golden.model, epsilons, 0, golden.data))
-    found = {point.epsilon: point.rmse for point in points}
+    found = {point.at: point.error for point in points}
     assert found == pytest.approx(golden.points, rel=TOLERANCE)
 
 

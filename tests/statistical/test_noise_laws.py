@@ -16,6 +16,7 @@ from sfumato.privacy.mechanisms import (
     DiscreteGaussian,
     Gaussian,
     Geometric,
+    IdealGaussian,
     Laplace,
     RandomisedResponse,
     VectorLaplace,
@@ -60,7 +61,9 @@ def accepts_whole(sample, law):
 @source
 @pytest.mark.parametrize("factor", [2 / 3, 1, 3 / 2])
 @pytest.mark.parametrize(
-    ("kind", "law"), [(Laplace, stats.laplace), (Gaussian, stats.norm)], ids=["laplace", "gaussian"]
+    ("kind", "law"),
+    [(Laplace, stats.laplace), (Gaussian, stats.norm), (IdealGaussian, stats.norm)],
+    ids=["laplace", "gaussian", "ideal"],
 )
 def test_noise_on_numbers(kind, law, source, factor):
     values = np.linspace(-1, 1, SIZES[source])

@@ -94,6 +94,8 @@ def test_auto_is_what_the_method_stands_for(tmp_path, pretended):
     [
         (["hitchcock", "--figure", 2], "no paper 'hitchcock'"),
         (["wei", "--figure", 7], "figures 2, 3, 4; got 7"),
+        (["wei"], "which figure of wei with --figure: 2, 3, 4"),
+        (["wei", "--experiment", "noise"], "--experiment does not belong to wei, which has --figure"),
         (["wei", "--figure", 2, "--repetitions", 0], "--repetitions must be 1 or more"),
         (["wei", "--figure", 2, "--processes", 0], "--processes must be 1 or more"),
         (["wei", "--figure", 2, "--scaling", "log"], "--scaling is one of"),
@@ -138,7 +140,7 @@ def test_the_jobs_are_the_paper_s(monkeypatch):
     assert len(jobs) == 50 * 2 * len(wei.SERIES)
     assert len({(job.series, job.model, job.repetition) for job in jobs}) == len(jobs)
     gradient = next(job for job in jobs if job.series == "printed gradient")
-    assert min(gradient.epsilons) == 1e-5
+    assert min(gradient.at) == 1e-5
     ratios = {job.about["missing"] for job in wei.FIGURES[3].jobs()}
     assert ratios == {0.1, 0.3, 0.5, 0.7, 0.9}
     assert wei.FIGURES[4].repetitions == 10

@@ -1,4 +1,4 @@
-"""Pictures of experiments: panels of error against epsilon, with bands over repetitions."""
+"""Pictures of experiments: panels of errors against epsilon, or whatever else, with bands over runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _KEY = 2.2  # inches for the key
 
 
 class Band(NamedTuple):
-    """Mean and standard deviation at one epsilon; both infinite where a fit diverged."""
+    """Mean and standard deviation at one place of the axis; both infinite where a fit diverged."""
 
-    epsilon: float
+    at: float
     mean: float
     deviation: float
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve over epsilon."""
+    """A curve over the axis."""
 
     name: str
     bands: tuple[Band, ...]
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Level:
-    """Something that knows no epsilon, drawn from side to side."""
+    """Something that knows no axis, drawn from side to side."""
 
     name: str
     height: float
@@ -65,6 +65,7 @@ def draw_panels(
     note: str,
     top: float,
     errors: str = "RMSE",
+    axis: str = "epsilon",
 ) -> Path:
     """Rows of panels, all with one logarithmic range of errors, up to ``top``; one key for all of them.
 
@@ -93,7 +94,7 @@ def draw_panels(
         for place in places[1:]:
             place.tick_params(labelleft=False)
     for place in axes[-1]:
-        place.set_xlabel("epsilon", color=INK)
+        place.set_xlabel(axis, color=INK)
     at_left = {"x": 0.12 / width, "ha": "left"}
     figure.text(y=1 - 0.3 / height, s=title, color=INK, fontsize=12, fontweight="bold", **at_left)  # type: ignore[arg-type]
     figure.text(y=0.14 / height, s=note, color=FAINT, fontsize=9, **at_left)  # type: ignore[arg-type]
@@ -139,8 +140,8 @@ def _draw(axes: Axes, panel: Panel, limits: tuple[float, float]) -> None:
     ticks = _ticks(bottom, top)
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
-    epsilons = sorted({band.epsilon for line in panel.lines for band in line.bands})
-    axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+    places = sorted({band.at for line in panel.lines for band in line.bands})
+    axes.set_xticks(places, [f"{place:g}" for place in places])
     axes.set_xticks([], minor=True)
     axes.tick_params(colors=INK, length=2, labelsize=9)
     axes.grid(color="#e8ecef", linewidth=0.8)
@@ -150,19 +151,19 @@ def _draw(axes: Axes, panel: Panel, limits: tuple[float, float]) -> None:
 
 def _draw_line(axes: Axes, line: Line, limits: tuple[float, float]) -> None:
     bottom, top = limits
-    epsilon, mean, deviation = np.transpose(line.bands)
+    at, mean, deviation = np.transpose(line.bands)
     beyond = ~(mean <= top)
     within = np.where(beyond, top, mean)
     spread = np.where(np.isfinite(deviation), deviation, 0.0)
     low, high = np.maximum(within - spread, bottom), np.minimum(within + spread, top)
-    axes.fill_between(epsilon, low, high, where=~beyond, color=line.colour, alpha=0.16, linewidth=0)
+    axes.fill_between(at, low, high, where=~beyond, color=line.colour, alpha=0.16, linewidth=0)
     own = {"color": line.colour, "clip_on": False}
     axes.plot([], [], line.style, marker=line.marker, markersize=4, label=line.name, **own)  # type: ignore[arg-type]
-    for k in range(len(epsilon) - 1):
+    for k in range(len(at) - 1):
         if not (beyond[k] and beyond[k + 1]):
-            axes.plot(epsilon[k : k + 2], within[k : k + 2], line.style, linewidth=1.6, **own)  # type: ignore[arg-type]
-    axes.plot(epsilon[~beyond], within[~beyond], linestyle="", marker=line.marker, markersize=4, **own)  # type: ignore[arg-type]
-    axes.plot(epsilon[beyond], within[beyond], "^", markersize=9, zorder=5, **own)  # type: ignore[arg-type]
+            axes.plot(at[k : k + 2], within[k : k + 2], line.style, linewidth=1.6, **own)  # type: ignore[arg-type]
+    axes.plot(at[~beyond], within[~beyond], linestyle="", marker=line.marker, markersize=4, **own)  # type: ignore[arg-type]
+    axes.plot(at[beyond], within[beyond], "^", markersize=9, zorder=5, **own)  # type: ignore[arg-type]
 
 
 def _ticks(bottom: float, top: float) -> list[float]:

@@ -1,9 +1,9 @@
 """Jobs of an experiment in processes of their own, kept on disk as they end, and what came of them.
 
 An experiment is a list of *jobs*, records of plain settings, and a function that does one of them and
-returns *points*: one error each. What is done is written to the folder's ``jobs.jsonl``, a line a job,
-under all settings of the job: a run that was interrupted goes on where it ended, and one with other
-settings does what is not there yet.
+returns *points*: one error each, and where on the experiment's axis it lies. What is done is written to
+the folder's ``jobs.jsonl``, a line a job, under all settings of the job: a run that was interrupted goes
+on where it ended, and one with other settings does what is not there yet.
 """
 
 from __future__ import annotations
@@ -37,22 +37,39 @@ _PACKAGES = ("sfumato", "numpy", "numba", "scipy")
 
 
 class Point(NamedTuple):
-    """Error of one fit: infinite where it diverged; ``epsilon`` is None where nothing is private."""
+    """An error of one fit: infinite where it diverged.
 
-    epsilon: float | None
-    rmse: float
+    ``at`` is where the fit lies on the experiment's axis, such as an epsilon, and None for a fit that
+    knows no such thing. ``part`` says which error it is where a fit has several: one of each component.
+    """
+
+    at: float | None
+    error: float
+    part: str | None = None
+
+
+class Headings(NamedTuple):
+    """What an experiment calls the fields of its points; where ``part`` is None it has no column."""
+
+    at: str = "epsilon"
+    error: str = "rmse"
+    part: str | None = None
+
+
+OVER_EPSILON = Headings()
 
 
 @dataclass(frozen=True)
 class Job:
     """All fits of one series to one data set: its name, the model, and which data.
 
-    ``data`` names what the data set depends on beside the repetition, such as the missing ratio.
+    There is a fit for each place of the axis in ``at``; none for a series that knows no axis. ``data``
+    names what the data set depends on beside the repetition, such as the missing ratio.
     """
 
     series: str
     model: str
-    epsilons: tuple[float, ...]
+    at: tuple[float, ...]
     repetition: int
     data: tuple[tuple[str, Any], ...] = ()
 
@@ -113,7 +130,7 @@ class JobsFile:
         line = self._lines.get(self._key(job))
         if line is None:
             return None
-        points = tuple(Point(e, inf if rmse is None else rmse) for e, rmse in line["points"])
+        points = tuple(Point(a, inf if error is None else error, p) for a, error, p in line["points"])
         return Done(job, points, line["seconds"])
 
     def _key(self, job: Job) -> str:
@@ -121,7 +138,7 @@ class JobsFile:
 
     def keep(self, done: Done) -> None:
         """Write a job down; it is on disk when this returns."""
-        points = [(e, rmse if isfinite(rmse) else None) for e, rmse in done.points]
+        points = [(p.at, p.error if isfinite(p.error) else None, p.part) for p in done.points]
         key = self._key(done.job)
         line = {"key": key, "points": points, "seconds": round(done.seconds, 3)}
         self._file.write(f"{json.dumps(line)}\n")
@@ -195,12 +212,13 @@ def run_jobs(
 
 
 class Cell(NamedTuple):
-    """One series of one model at one epsilon, on one kind of data."""
+    """One series of one model at one place of the axis, on one kind of data; one part of its errors."""
 
     series: str
     model: str
     data: tuple[tuple[str, Any], ...]
-    epsilon: float | None
+    at: float | None
+    part: str | None = None
 
 
 class Summary(NamedTuple):
@@ -216,11 +234,11 @@ class Summary(NamedTuple):
 
 
 def summarise(results: Iterable[Done]) -> dict[Cell, Summary]:
-    """Mean and spread of every series at every epsilon."""
+    """Mean and spread of every series at every place of the axis."""
     errors: defaultdict[Cell, list[float]] = defaultdict(list)
     for job, points, _ in results:
-        for epsilon, rmse in points:
-            errors[Cell(job.series, job.model, job.data, epsilon)].append(rmse)
+        for at, error, part in points:
+            errors[Cell(job.series, job.model, job.data, at, part)].append(error)
     return {cell: _summary(those) for cell, those in errors.items()}
 
 
@@ -231,26 +249,37 @@ def _summary(errors: Sequence[float]) -> Summary:
     return Summary(mean(errors), stdev(errors) if len(errors) > 1 else 0.0, len(errors), 0)
 
 
-def write_results(folder: Path, results: Sequence[Done], settings: dict[str, Any]) -> None:
+def write_results(
+    folder: Path,
+    results: Sequence[Done],
+    settings: dict[str, Any],
+    headings: Headings = OVER_EPSILON,
+) -> None:
     """The flat table of all fits, their summary, and the exact settings, each written whole."""
     names = sorted({name for done in results for name in done.job.about})
+    parts = () if headings.part is None else (headings.part,)
+
+    def about(of: Job | Cell) -> tuple[Any, ...]:
+        return (of.series, of.model, *(dict(of.data).get(name) for name in names))
+
+    def place(of: Point | Cell) -> tuple[Any, ...]:
+        return (of.at, of.part)[: 1 + len(parts)]
+
     flat = [
-        (job.series, job.model, *(job.about.get(name) for name in names), job.repetition, epsilon, rmse)
+        (*about(job), job.repetition, *place(point), point.error)
         for job, points, _ in results
-        for epsilon, rmse in points
+        for point in points
     ]
-    _write_csv(folder / RESULTS_FILE, ("series", "model", *names, "repetition", "epsilon", "rmse"), flat)
-    summary = [
-        (cell.series, cell.model, *(dict(cell.data).get(name) for name in names), cell.epsilon, *found)
-        for cell, found in summarise(results).items()
-    ]
-    heading = ("mean", "deviation", "repetitions", "diverged")
-    _write_csv(folder / SUMMARY_FILE, ("series", "model", *names, "epsilon", *heading), summary)
+    first = ("series", "model", *names)
+    write_csv(folder / RESULTS_FILE, (*first, "repetition", headings.at, *parts, headings.error), flat)
+    summary = [(*about(cell), *place(cell), *found) for cell, found in summarise(results).items()]
+    write_csv(folder / SUMMARY_FILE, (*first, headings.at, *parts, *Summary._fields), summary)
     with replacing(folder / SETTINGS_FILE) as file:
         file.write(json.dumps(settings, indent=2).encode())
 
 
-def _write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table, written whole."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heading)

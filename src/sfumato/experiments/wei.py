@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from sfumato.data.layout import Site
 from sfumato.estimators import Biases, TensorEstimator
-from sfumato.experiments.runner import Done, Job, Point
+from sfumato.experiments.paper import Experiment, Paper
+from sfumato.experiments.runner import Cell, Done, Job, Point, Summary, summarise
 from sfumato.experiments.wei_data import FIRST_SEED, NOISE_SEEDS, SPLITS, Problem, days, invented
 from sfumato.fit.methods import choose
 from sfumato.fit.private import PrivatePlan, carry_out_private
@@ -27,6 +29,9 @@ from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import Value
 from sfumato.solvers import PaperGradient, PaperInput, PaperOutput, PrivateOutput
 from sfumato.solvers.base import DivergedError, PublicShape
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 CLIP = 0.1  # the clipping constant m of the authors' program
 DELTA = 1e-6
@@ -203,7 +208,7 @@ ON_LOG_SCALE = ("printed gradient", "authors' gradient", "gradient", "gradient, 
 
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(Experiment):
     """What one of the paper's figures is made of."""
 
     number: int
@@ -211,11 +216,16 @@ class Figure:
     low_epsilons: tuple[float, ...]
     missing: tuple[float, ...]
     series: tuple[str, ...]
-    repetitions: int
-    scaling: str | None = "minmax"
+    scaling: str | None = "minmax"  # None: the data are not invented
+
+    @property
+    def title(self) -> str:
+        return f"figure {self.number}"
+
+    def with_options(self, **options: str) -> Self:
+        return self if self.scaling is None else replace(self, scaling=options["scaling"])
 
     def jobs(self) -> list[Job]:
-        """Repetition after repetition: an early end leaves whole ones."""
         return [
             self._job(series, model, data, repetition)
             for repetition in range(self.repetitions)
@@ -235,8 +245,28 @@ class Figure:
             epsilons = tuple(sorted({*self.low_epsilons, *self.epsilons}))
         return Job(series, model, epsilons, repetition, data)
 
+    def do_job(self, job: Job) -> list[Point]:
+        return do_job(job)
+
+    def complete(self, results: Sequence[Done]) -> list[Done]:
+        return with_auto(results)
+
+    def tables(self, results: Sequence[Done]) -> list[Table | str]:
+        """Mean errors of every series over epsilon, for each model and kind of data."""
+        summaries, lines = summarise(results), list[Any]()
+        for data in self.data():
+            for model in KINDS:
+                about = ", ".join(f"{name} {value}" for name, value in data)
+                lines.append(f"{model}; {about}: mean RMSE at epsilon")
+                lines += [_table(self, summaries, model, data), ""]
+        return lines
+
+    def draw(self, folder: Path, results: Sequence[Done]) -> list[Path]:
+        from sfumato.experiments import wei_pictures
+
+        return wei_pictures.draw(folder, self, summarise(results))
+
     def settings(self) -> dict[str, Any]:
-        """Everything that the figures depend on."""
         problems = self._problems()
         return {
             **asdict(self),
@@ -250,7 +280,6 @@ class Figure:
         }
 
     def shared_settings(self) -> dict[str, Any]:
-        """What every fit depends on, beside its job."""
         problems = self._problems()
         return {
             "first_seed": FIRST_SEED,
@@ -276,16 +305,23 @@ FIGURES = {
         (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0),
         (0.5,),
         _EVERY,
-        50,
+        repetitions=50,
     ),
-    3: Figure(3, (0.1, 1.0, 3.0, 10.0), (), (0.1, 0.3, 0.5, 0.7, 0.9), _NO_EXTRAS, 10),
-    4: Figure(4, (0.1, 1.0, 3.0, 10.0), (), (), _NO_EXTRAS, 10, scaling=None),
+    3: Figure(3, (0.1, 1.0, 3.0, 10.0), (), (0.1, 0.3, 0.5, 0.7, 0.9), _NO_EXTRAS, repetitions=10),
+    4: Figure(4, (0.1, 1.0, 3.0, 10.0), (), (), _NO_EXTRAS, scaling=None, repetitions=10),
 }
 QUICK = {
     2: replace(FIGURES[2], epsilons=(0.1, 1.0, 10.0), low_epsilons=(1e-5, 1e-3, 0.1), repetitions=2),
     3: replace(FIGURES[3], epsilons=(1.0, 10.0), missing=(0.1, 0.5, 0.9), repetitions=2),
     4: replace(FIGURES[4], epsilons=(1.0, 10.0), repetitions=1),
 }
+PAPER = Paper(
+    "wei",
+    "figure",
+    full={str(number): figure for number, figure in FIGURES.items()},
+    quick={str(number): figure for number, figure in QUICK.items()},
+    options={"scaling": ("minmax", "magnitude")},
+)
 
 
 def make_problem(job: Job) -> Problem:
@@ -298,7 +334,7 @@ def make_problem(job: Job) -> Problem:
 
 def do_job(job: Job) -> list[Point]:
     """All fits of a job."""
-    return SERIES[job.series](make_problem(job), job.epsilons)
+    return SERIES[job.series](make_problem(job), job.at)
 
 
 def _models(problem: Problem) -> dict[str, Any]:
@@ -333,7 +369,30 @@ def _autos(found: dict[tuple[Any, ...], Done]) -> Iterable[Done]:
             continue
         problem, points = make_problem(done.job), []
         for point in done.points:
-            assert point.epsilon is not None
-            same = found[model, data, repetition, stands_for(problem, point.epsilon)]
-            points.append(next(p for p in same.points if p.epsilon == point.epsilon))
+            assert point.at is not None
+            same = found[model, data, repetition, stands_for(problem, point.at)]
+            points.append(next(p for p in same.points if p.at == point.at))
         yield Done(replace(done.job, series=AUTO), tuple(points), 0.0)
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def _table(
+    figure: Figure, summaries: dict[Cell, Summary], model: str, data: tuple[tuple[str, Any], ...]
+) -> Table:
+    from sfumato.report import plain_table
+
+    epsilons = figure.epsilons
+    table = plain_table("", *(f"{epsilon:g}" for epsilon in epsilons), "none")
+    for series in (*figure.series, AUTO):
+        found = [summaries.get(Cell(series, model, data, epsilon)) for epsilon in epsilons]
+        level = summaries.get(Cell(series, model, data, None))
+        table.add_row(series, *(_number(each) for each in found), _number(level))
+    return table
+
+
+def _number(found: Summary | None) -> str:
+    if found is None:
+        return ""
+    return f"{found.mean:.4f}" if found.mean < 10 else f"{found.mean:.3g}"

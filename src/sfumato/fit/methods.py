@@ -14,11 +14,10 @@ from sfumato.errors import SettingError
 from sfumato.fit.admit import check_labels
 from sfumato.fit.planner import forecast, multiplier, serves_factors
 from sfumato.fit.private import PrivatePlan
-from sfumato.fit.search import SearchPlan
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues, Value, parse_unit
+from sfumato.privacy.unit import AnyUnit, PrivacyUnit, Unit, UnitValues, Value, parse_unit
 from sfumato.solvers import (
     InputPerturbation,
     PaperGradient,
@@ -80,11 +79,11 @@ def make_plan(
     ).calibrated()
 
 
-def open_ledger(privacy: Privacy, unit: PrivacyUnit, plan: PrivatePlan | SearchPlan) -> Ledger:
+def open_ledger(privacy: Privacy, unit: AnyUnit) -> Ledger:
     """The ledger that a fit is charged to: the caller's file, or one that lives as long as the fit."""
     if privacy.ledger is not None:
         return Ledger(unit, privacy.limit, privacy.ledger)
-    return Ledger(unit, plan.budget if isinstance(plan.budget, Budget) else None)
+    return Ledger(unit, privacy.budget if isinstance(privacy.budget, Budget) else None)
 
 
 def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> int | None:

@@ -96,13 +96,9 @@ class PrivatePlan:
         shape, solver = self.shape, self.solver
         unit = shape.unit
         assert unit is not None
-        delta = self.budget.delta if isinstance(self.budget, Budget) else _REPORTED_DELTA
         owner = None if shape.local is None else shape.modes[shape.local].name
-        on_file = ledger.path is not None
         return Guarantee(
-            epsilon=epsilon_of(self.event, delta),
-            delta=delta,
-            rho=rho_of(self.event) if isinstance(self.budget, ZCDP) else None,
+            **spending(self.event, self.budget, ledger),
             unit=str(unit),
             neighbours=unit.neighbours,
             cap=unit.max_entries if isinstance(unit, Unit) else None,
@@ -115,9 +111,6 @@ class PrivatePlan:
             exact=solver.exact,
             seeded=seeded,
             assumptions=self.assumptions(),
-            ledger=ledger.path.name if ledger.path is not None else None,
-            fits=ledger.fits if on_file else None,
-            total_epsilon=ledger.epsilon(delta) if on_file and not ledger.doubtful else None,
         )
 
     def assumptions(self) -> tuple[str, ...]:
@@ -147,6 +140,20 @@ class PrivatePlan:
 
 _CALIBRATED: dict[str, float] = {}  # fits that differ in nothing public need the same noise
 _REPORTED_DELTA = 1e-6  # at which a zCDP budget is also told as epsilon
+
+
+def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, Any]:
+    """What a guarantee says of epsilon and delta: of this fit, and of all in the ledger."""
+    delta = budget.delta if isinstance(budget, Budget) else _REPORTED_DELTA
+    on_file = ledger.path is not None
+    return {
+        "epsilon": epsilon_of(event, delta),
+        "delta": delta,
+        "rho": rho_of(event) if isinstance(budget, ZCDP) else None,
+        "ledger": ledger.path.name if ledger.path is not None else None,
+        "fits": ledger.fits if on_file else None,
+        "total_epsilon": ledger.epsilon(delta) if on_file and not ledger.doubtful else None,
+    }
 
 
 class PrivateFit(NamedTuple):

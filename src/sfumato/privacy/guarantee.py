@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sfumato.errors import SettingError
+from sfumato.errors import ReleaseError, SettingError
 
 _WIDTH = 96
 
@@ -62,6 +62,20 @@ class Guarantee:
     def releasable(self) -> bool:
         """Whether it can be released without saying more: proven, and with secret noise."""
         return self.proven and not self.seeded
+
+    def check_releasable(self, force: bool) -> None:
+        """Refuse what cannot be released without saying more, unless ``force`` says it."""
+        if force or self.releasable:
+            return
+        if not self.proven:
+            raise ReleaseError(
+                f"this guarantee is claimed by a paper and not proven ({self.proof}): release a "
+                'fit with analysis="proven", or force it; it is then marked as claimed'
+            )
+        raise ReleaseError(
+            "the noise of this fit came from a seed, and whoever knows it can take the noise off "
+            "again: fit with seed=None, or force the release; it is then marked as seeded"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -28,7 +28,7 @@ from sfumato.privacy.clip import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
 from sfumato.privacy.mechanisms import Mechanism, Noisy
-from sfumato.privacy.unit import PrivacyUnit
+from sfumato.privacy.unit import AnyUnit
 
 _T = TypeVar("_T")
 _FORMAT = 1
@@ -87,7 +87,7 @@ class Ledger:
 
     def __init__(
         self,
-        unit: PrivacyUnit,
+        unit: AnyUnit,
         limit: Budget | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:

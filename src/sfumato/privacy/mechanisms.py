@@ -164,6 +164,33 @@ class Gaussian(Scaled):
 
 
 @dataclass(frozen=True)
+class IdealGaussian(Scaled):
+    """The same law in floating-point arithmetic, from a cryptographic generator.
+
+    For many numbers that are rounded on the way, as sums over a stream are: an exact sampler would cost
+    a hundred times as much and promise no more. A guarantee says that its arithmetic is idealised.
+    """
+
+    @property
+    def event(self) -> Event:
+        return GaussianEvent(self.noise_multiplier)
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        scale = self.noise_multiplier * _finite(clipped.l2, "L2")
+        noise = entropy.generator().standard_normal(clipped.values.shape)
+        return Noisy(clipped.values + scale * noise, scale)
+
+
+@dataclass(frozen=True)
+class GaussianPerBlock(IdealGaussian):
+    """Such noise on an answer of every block of the data, where each unit is in one block only.
+
+    One charge for all of them: a unit is seen through the noise of its own block alone (parallel
+    composition), also where later questions depend on earlier answers.
+    """
+
+
+@dataclass(frozen=True)
 class Geometric(Scaled):
     """Two-sided geometric noise on whole numbers: P(n) proportional to exp(-|n| / scale)."""
 

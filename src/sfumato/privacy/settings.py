@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from sfumato.errors import SettingError
 from sfumato.privacy.budget import ZCDP, Budget
-from sfumato.privacy.unit import PrivacyUnit, Public
+from sfumato.privacy.unit import AnyUnit, Public
 
 Method = Literal["auto", "alternating", "input", "gradient", "output", "bias", "constant"]
 Analysis = Literal["proven", "paper"]
@@ -24,7 +24,8 @@ class Privacy:
     ----------
     epsilon, delta : the budget; ``delta=0`` is pure epsilon. Or ``rho`` instead of epsilon: zCDP.
     unit : what is protected: "value", "entry", the name of a mode ("user": all entries of one user),
-        "values:MODE", or a unit record such as ``Unit("user", max_entries=100)``.
+        "values:MODE", or a unit record such as ``Unit("user", max_entries=100)``. ``PowerMethod`` has
+        ``TensorEntry`` and ``Sample``.
     max_entries : entries (values) of one level that are used (may change); where the unit has a cap.
     method : "auto" (chosen from public numbers), "alternating", "input", "gradient", "output", "bias",
         "constant", or a private solver record with settings of your own.
@@ -39,7 +40,7 @@ class Privacy:
 
     epsilon: float | None = None
     delta: float = 0.0
-    unit: str | PrivacyUnit = ""
+    unit: str | AnyUnit = ""
     max_entries: int | None = None
     method: Any = "auto"
     analysis: Analysis = "proven"

@@ -127,13 +127,77 @@ class Unit:
 PrivacyUnit = Value | UnitValues | Entry | Unit
 
 
+@dataclass(frozen=True)
+class TensorEntry:
+    """One entry of a tensor that is decomposed as a whole, changed by at most ``change``.
+
+    Absent entries of a sparse tensor are zeros, so that one that comes or goes is a change too. In a
+    symmetric tensor all permutations of the entry's index change alike. With ``printed`` they add up, as
+    in the definition of Wang and Anandkumar (4.2): one on the diagonal of an order 3 then changes by
+    six times ``change``.
+    """
+
+    change: float = 1.0
+    printed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.change < inf:
+            raise SettingError(f"the change of an entry must be a number above zero, got {self.change}")
+
+    def __str__(self) -> str:
+        return "one entry of the tensor, with all permutations of its index if it is symmetric"
+
+    @property
+    def neighbours(self) -> str:
+        if self.printed:
+            return (
+                f"{self.change:g} is added to or taken from every permutation of one index, repeatedly"
+            )
+        return f"the value of one entry changes by at most {self.change:g}; absent entries are zeros"
+
+    @property
+    def key(self) -> str:
+        return f"tensor entry:{self.change!r}{':printed' if self.printed else ''}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample of a stream, added or removed. Samples longer than ``norm`` are shortened to it.
+
+    Documents need no ``norm``: each counts the same.
+    """
+
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.norm is not None and not 0 < self.norm < inf:
+            raise SettingError(f"the norm of a sample must be a number above zero, got {self.norm}")
+
+    def __str__(self) -> str:
+        return "one sample of the stream, its presence included"
+
+    @property
+    def neighbours(self) -> str:
+        return "one sample is added or removed"
+
+    @property
+    def key(self) -> str:
+        return "sample"
+
+
+PowerUnit = TensorEntry | Sample  # of the power method; completion has the others
+AnyUnit = PrivacyUnit | PowerUnit
+
+
 def parse_unit(
-    unit: str | PrivacyUnit, mode_names: Sequence[str], max_entries: int | None = None
+    unit: str | AnyUnit, mode_names: Sequence[str], max_entries: int | None = None
 ) -> PrivacyUnit:
     """A unit from its name: ``value``, ``entry``, ``values:MODE``, or the name of a mode."""
     parsed: PrivacyUnit
     if isinstance(unit, PrivacyUnit):
         parsed = unit
+    elif isinstance(unit, PowerUnit):
+        raise SettingError(f"{unit!r} is a unit of sfumato.PowerMethod, not of a completion")
     elif not isinstance(unit, str):
         raise SettingError(f"a unit is a name or one of the unit types, got {unit!r}")
     elif unit in ("value", "entry") and unit in mode_names:

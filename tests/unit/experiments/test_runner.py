@@ -12,6 +12,7 @@ from sfumato.experiments.runner import (
     JOBS_FILE,
     Cell,
     Done,
+    Headings,
     Job,
     JobsFile,
     Point,
@@ -31,11 +32,11 @@ def work(job):
     """An error for each epsilon; series b diverges at the small one in the last repetition."""
     calls.append(job)
     lost = job.series == "b" and job.repetition == 2
-    return [Point(e, inf if lost and e < 1 else job.repetition + e) for e in job.epsilons]
+    return [Point(e, inf if lost and e < 1 else job.repetition + e) for e in job.at]
 
 
 def importable_work(job):
-    return [Point(e, job.repetition + e) for e in job.epsilons]
+    return [Point(e, job.repetition + e) for e in job.at]
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +107,23 @@ def test_a_mean_over_a_fit_that_diverged_is_infinite():
     assert found[Cell("b", "cp", DATA, 0.1)] == (inf, inf, 3, 1)
     alone = summarise([Done(JOBS[0], (Point(None, 0.5),), 0.0)])
     assert alone[Cell("a", "cp", DATA, None)] == (0.5, 0.0, 1, 0)
+
+
+def test_a_fit_may_have_several_errors_on_an_axis_of_its_own(tmp_path):
+    def parted(job):
+        return [Point(at, at / n, f"component {n}") for at in job.at for n in (1, 2)]
+
+    results = run_jobs(JOBS[:2], parted, keep(tmp_path), QUIET, 1)
+    again = run_jobs(JOBS[:2], work, keep(tmp_path), QUIET, 1)
+    assert [done.points for done in again] == [done.points for done in results]
+    assert not calls  # it was read from the disk
+    assert summarise(results)[Cell("a", "cp", DATA, 1.0, "component 2")] == (0.5, 0.0, 2, 0)
+    write_results(tmp_path, results, {}, Headings("noise", "distance", "component"))
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert (rows[3]["noise"], rows[3]["component"], rows[3]["distance"]) == ("1.0", "component 2", "0.5")
+    with (tmp_path / "summary.csv").open() as file:
+        assert [row["component"] for row in csv.DictReader(file)] == ["component 1", "component 2"] * 2
 
 
 def test_tables_hold_every_fit(tmp_path):

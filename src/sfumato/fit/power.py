@@ -1,0 +1,317 @@
+"""The power method carried out: on a tensor, on a stream that is read again, on one that goes by.
+
+A private plan is calibrated before any data is seen; noise and guarantee both derive from its charges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.errors import DataError
+from sfumato.fit.plan import Progress
+from sfumato.fit.private import spending
+from sfumato.privacy.accounting import calibrate
+from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.clip import Clipped
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.events import Composed, Event
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.ledger import Charge, Draw, Ledger
+from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
+from sfumato.privacy.unit import PowerUnit
+from sfumato.solvers.base import Info
+from sfumato.solvers.power import (
+    Kind,
+    PowerSettings,
+    PowerState,
+    Query,
+    Whitening,
+    ask,
+    begin,
+    update,
+)
+from sfumato.solvers.power_moments import Batch, Moment, check_sums
+from sfumato.solvers.power_privacy import printed_multiplier, printed_sensitivity
+from sfumato.solvers.power_tensors import TensorSource, answered
+
+Array = NDArray[Any]
+Answer = Callable[[Query], Noisy]
+
+# Noise of each kind of answer, relative to the others.
+_RELATIVE_NOISE: dict[Kind, float] = {"second moment": 1.0, "directions": 1.0, "weights": 1.0}
+_PRINTED_PROOF = (
+    "the proof of Theorem 4.1 sums less than advanced composition does; that its noise is enough, and "
+    "how much less would be, is in proofs/power.md"
+)
+
+
+# -- the loop -------------------------------------------------------------------------------------
+
+
+def carry_out_power(
+    settings: PowerSettings,
+    seed: int,
+    answer: Answer,
+    progress: Progress | None = None,
+    whitening: Whitening | None = None,
+) -> PowerState:
+    """Ask until all components are found."""
+    state = begin(settings, seed, whitening)
+    while not state.done:
+        state = update(state, answer(ask(state)))
+        if progress is not None:
+            progress(state.answered, settings.rounds, Info(len(state.weights)))
+    return state
+
+
+def from_tensor(source: TensorSource) -> Answer:
+    """Answers of a tensor."""
+    return lambda query: Noisy(answered(source, query), 0.0)
+
+
+def from_stream(batches: Callable[[], Iterable[Batch]], moment: Moment) -> Answer:
+    """Answers of a stream that is read once for each question."""
+
+    def answer(query: Query) -> Noisy:
+        running = Running(moment, query)
+        for batch in batches():
+            running.add(batch)
+        return Noisy(running.mean(), 0.0)
+
+    return answer
+
+
+class Running:
+    """The sum of the samples' answers to one question."""
+
+    def __init__(self, moment: Moment, query: Query) -> None:
+        self._moment, self._query = moment, query
+        self.total: Array | float = 0.0
+        self.samples = self._batches = self._counted = 0
+
+    def add(self, batch: Batch) -> None:
+        prepared = self._moment.prepared(batch, self._query.basis)
+        self.total = self.total + self._moment.summed(prepared, self._query)
+        self.samples += batch.shape[0]
+        self._batches += 1
+        self._counted += self._moment.counted(prepared)
+        check_sums(np.asarray(self.total), batch, self._batches)
+
+    def mean(self) -> Array:
+        if not self._counted:
+            raise DataError("no sample of the stream can be used: documents need three words or more")
+        return np.asarray(self.total) / self._counted
+
+    def whole(self) -> Array:
+        """The sum, which is zero for no samples at all."""
+        rows = self._query.directions.shape
+        if self._query.basis is not None:
+            rows = (self._query.basis.shape[1], rows[1])
+        shape = rows[1:] if self._query.kind == "weights" else rows
+        return np.zeros(shape) + self.total
+
+
+# -- privately ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PrivatePowerPlan:
+    """What will be asked, with how much noise, and what that costs: everything but the data.
+
+    Parameters
+    ----------
+    sensitivity : how much one unit moves the answer to a query.
+    count : public number of samples by which sums are divided: of the stream, or of one block of it.
+    in_blocks : whether every question is put to samples of its own.
+    printed : Algorithm 3 as printed; every direction has noise of its own size.
+    """
+
+    settings: PowerSettings
+    unit: PowerUnit
+    budget: Budget | ZCDP
+    sensitivity: Callable[[Query], float]
+    what: str
+    count: int = 1
+    in_blocks: bool = False
+    printed: bool = False
+    assumptions: tuple[str, ...] = ()
+    noise: float = 1.0
+
+    def calibrated(self) -> PrivatePowerPlan:
+        """The same plan with the least noise that its budget covers; as printed, with the paper's."""
+        if self.printed:
+            assert isinstance(self.budget, Budget)
+            queries = self.settings.rounds * self.settings.restarts
+            return replace(self, noise=printed_multiplier(self.budget, queries))
+        return replace(
+            self, noise=calibrate(lambda noise: replace(self, noise=noise).event, self.budget)
+        )
+
+    def mechanism(self, kind: Kind) -> IdealGaussian:
+        """The noise of an answer; of all directions together."""
+        if self.in_blocks:
+            return GaussianPerBlock(self.noise)
+        if self.printed:  # one query for each direction
+            return IdealGaussian(self.noise / sqrt(self.settings.restarts))
+        return IdealGaussian(self.noise * _RELATIVE_NOISE[kind])
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        if self.in_blocks:
+            return (Charge(f"every block of {self.what}s", self.mechanism("directions")),)
+        settings = self.settings
+        kinds: list[Kind] = ["second moment"] * settings.subspace
+        each: list[Kind] = [*["directions"] * settings.iterations, "weights"]  # type: ignore[list-item]
+        return tuple(Charge(kind, self.mechanism(kind)) for kind in kinds + each * settings.components)
+
+    @property
+    def event(self) -> Event:
+        return Composed(tuple(charge.mechanism.event for charge in self.charges))
+
+    def released(self, query: Query, values: Array, release: Callable[[Clipped], Noisy]) -> Noisy:
+        """An answer with its noise, divided by the public number of samples."""
+        if self.printed:
+            bound = printed_sensitivity(query.directions, query.kind, self.settings.order)
+            bound = bound * getattr(self.unit, "change", 1.0)
+            noisy = release(Clipped(values / bound, inf, sqrt(self.settings.restarts)))
+            return Noisy(noisy.values * bound, noisy.deviation * float(bound.max()))
+        noisy = release(Clipped(values, inf, self.sensitivity(query)))
+        return Noisy(noisy.values / self.count, noisy.deviation / self.count)
+
+    def explain(self) -> str:
+        """The plan in words."""
+        settings = self.settings
+        sizes = " x ".join(f"{size:,}" for size in settings.sizes)
+        return (
+            f"{settings.components} components of a tensor of order {settings.order} ({sizes}); "
+            f"{settings.restarts} restarts of {settings.iterations} iterations each; within "
+            f"{self.budget} for {self.unit}.\n"
+            f"  {settings.rounds} questions, noise {self.noise:.3g} times sensitivity"
+        )
+
+    def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
+        """What the components and weights promise; so would all iterates."""
+        numbers = spending(self.event, self.budget, ledger)
+        if self.printed:
+            assert isinstance(self.budget, Budget)
+            numbers |= {"epsilon": self.budget.epsilon, "total_epsilon": None}
+        return Guarantee(
+            **numbers,
+            unit=str(self.unit).replace("sample", self.what),
+            neighbours=self.unit.neighbours.replace("sample", self.what),
+            released=("components", "weights"),
+            method=f"noisy power iteration of {self.settings.rounds} rounds",
+            proven=not self.printed,
+            proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
+            exact=False,
+            seeded=seeded,
+            assumptions=self.assumptions,
+        )
+
+
+def answers_with_noise(
+    plan: PrivatePowerPlan,
+    values: Callable[[Query], Array],
+    ask_for: Callable[[Callable[[Draw], Noisy]], Noisy],
+) -> Answer:
+    """Answers whose noise is charged before the data are looked at; ``ask_for`` is a reservation's."""
+
+    def answer(query: Query) -> Noisy:
+        return ask_for(lambda draw: plan.released(query, values(query), draw.release))
+
+    return answer
+
+
+def private_from_tensor(
+    plan: PrivatePowerPlan,
+    source: TensorSource,
+    seed: int,
+    ledger: Ledger,
+    entropy: Entropy,
+    progress: Progress | None,
+) -> PowerState:
+    """Algorithm 3; every draw is charged to the ledger before it is made."""
+    return _private(plan, lambda query: answered(source, query), seed, ledger, entropy, progress)
+
+
+def private_from_stream(
+    plan: PrivatePowerPlan,
+    batches: Callable[[], Iterable[Batch]],
+    moment: Moment,
+    seed: int,
+    ledger: Ledger,
+    entropy: Entropy,
+    progress: Progress | None,
+) -> PowerState:
+    """The same on a stream that is read once for each question."""
+
+    def values(query: Query) -> Array:
+        running = Running(moment, query)
+        for batch in batches():
+            running.add(batch)
+        return running.whole()
+
+    return _private(plan, values, seed, ledger, entropy, progress)
+
+
+def _private(
+    plan: PrivatePowerPlan,
+    values: Callable[[Query], Array],
+    seed: int,
+    ledger: Ledger,
+    entropy: Entropy,
+    progress: Progress | None,
+) -> PowerState:
+    with ledger.reserve(plan.charges, entropy, proven=not plan.printed) as reservation:
+        answer = answers_with_noise(plan, values, reservation.ask)
+        return carry_out_power(plan.settings, seed, answer, progress)
+
+
+# -- a stream that goes by ------------------------------------------------------------------------
+
+
+class Online:
+    """Algorithm 2: each question is answered by the next samples, and they are forgotten.
+
+    What comes after the last question is left unread.
+    """
+
+    def __init__(self, settings: PowerSettings, seed: int, moment: Moment, samples: int | None) -> None:
+        self.state = begin(settings, seed)
+        self.samples_seen = 0
+        self._moment, self._samples = moment, samples
+        self._running = Running(moment, ask(self.state))
+
+    @property
+    def done(self) -> bool:
+        return self.state.done
+
+    def add(self, batch: Batch) -> None:
+        """Use the samples of a batch, for as many questions as they answer."""
+        assert self._samples is not None
+        start = 0
+        while start < batch.shape[0] and not self.done:
+            stop = min(batch.shape[0], start + self._samples - self._running.samples)
+            self._running.add(batch[start:stop])
+            self.samples_seen += stop - start
+            if self._running.samples == self._samples:
+                self._next(Noisy(self._running.mean(), 0.0))
+            start = stop
+
+    def add_block(self, block: Iterable[Batch], release: Callable[[Query, Array], Noisy]) -> None:
+        """Use a block of samples, whatever their number, for one question."""
+        for batch in block:
+            self._running.add(batch)
+            self.samples_seen += batch.shape[0]
+        self._next(release(ask(self.state), self._running.whole()))
+
+    def _next(self, answer: Noisy) -> None:
+        self.state = update(self.state, answer)
+        if not self.done:
+            self._running = Running(self._moment, ask(self.state))

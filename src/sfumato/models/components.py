@@ -1,0 +1,104 @@
+"""Components of a low-rank tensor, and how they are compared with others.
+
+A tensor is a sum of weights times outer products of unit vectors, one vector for each mode; of a
+symmetric tensor they are all the same. A decomposition is known up to the order of its components and
+to the signs of their vectors: :func:`match_components` takes both out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from sfumato.errors import DataError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Weights, and for each mode a matrix with a unit vector in every row, one row per component.
+
+    Of a symmetric tensor there is one matrix, for all ``order`` modes.
+    """
+
+    weights: Array
+    vectors: tuple[Array, ...]
+    order: int
+
+    @property
+    def symmetric(self) -> bool:
+        return len(self.vectors) == 1
+
+    @property
+    def factors(self) -> tuple[Array, ...]:
+        """A matrix for each mode, also where they are all the same."""
+        return self.vectors * self.order if self.symmetric else self.vectors
+
+    def to_tensor(self) -> Array:
+        """The dense tensor that the components add up to."""
+        product = self.weights
+        for factor in self.factors:
+            product = product[..., None] * factor.reshape(len(factor), *[1] * (product.ndim - 1), -1)
+        dense: Array = product.sum(axis=0)
+        return dense
+
+
+class Matching(NamedTuple):
+    """Which found component is which of the reference.
+
+    Component ``i`` of the reference is the found one ``order[i]`` (-1 for none), whose vectors are to
+    be multiplied by ``signs[i]``, a sign for each mode; ``errors[i]`` is the distance that is then left
+    between the unit vectors, the largest over modes (infinite for none).
+    """
+
+    order: NDArray[np.intp]
+    signs: Array
+    errors: Array
+
+
+def match_components(found: Array | Sequence[Array], reference: Array | Sequence[Array]) -> Matching:
+    """Match components up to their order and signs, so that the angles are as small as can be.
+
+    Each is a matrix with a component in every row, or for an asymmetric tensor one such matrix for each
+    mode. Lengths play no part.
+    """
+    ours, theirs = _unit_rows(found), _unit_rows(reference)
+    if len(ours) != len(theirs) or any(
+        a.shape[1] != b.shape[1] for a, b in zip(ours, theirs, strict=False)
+    ):
+        shapes = [[matrix.shape for matrix in matrices] for matrices in (ours, theirs)]
+        raise DataError(f"components of different sizes cannot be matched: {shapes[0]} and {shapes[1]}")
+    cosines = np.stack([b @ a.T for a, b in zip(ours, theirs, strict=True)])  # mode, reference, found
+    rows, columns = linear_sum_assignment(np.abs(cosines).prod(axis=0), maximize=True)
+    order = np.full(cosines.shape[1], -1)
+    order[rows] = columns
+    signs = np.ones((cosines.shape[1], len(ours)))
+    signs[rows] = np.where(cosines[:, rows, columns] < 0, -1.0, 1.0).T
+    errors = np.full(cosines.shape[1], inf)
+    errors[rows] = np.max(
+        [
+            np.linalg.norm(b[rows] - signs[rows, m, None] * a[columns], axis=1)
+            for m, (a, b) in enumerate(zip(ours, theirs, strict=True))
+        ],
+        axis=0,
+    )
+    return Matching(order, signs, errors)
+
+
+def _unit_rows(components: Array | Sequence[Array]) -> list[Array]:
+    matrices = [components] if isinstance(components, np.ndarray) else list(components)
+    unit = []
+    for matrix in matrices:
+        rows = np.asarray(matrix, np.float64)
+        if rows.ndim != 2 or not rows.size:
+            raise DataError(f"components are rows of a matrix, got an array of shape {rows.shape}")
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        unit.append(np.divide(rows, length, out=np.zeros_like(rows), where=length > 0))
+    return unit

@@ -1,0 +1,626 @@
+"""``sf.PowerMethod``: components of a low-rank tensor, of a stream's moment, or privately of either."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.data import symmetric
+from sfumato.data.samples import Samples, open_samples
+from sfumato.data.tensor import SparseTensor
+from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.fit.methods import open_ledger
+from sfumato.fit.plan import Progress
+from sfumato.fit.power import (
+    Online,
+    PrivatePowerPlan,
+    carry_out_power,
+    from_stream,
+    from_tensor,
+    private_from_stream,
+    private_from_tensor,
+)
+from sfumato.models.components import Components
+from sfumato.parallel import available_threads
+from sfumato.parameters import Parametrised
+from sfumato.privacy.budget import Budget
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.mechanisms import Noisy
+from sfumato.privacy.settings import Privacy
+from sfumato.privacy.unit import Sample, TensorEntry
+from sfumato.solvers.base import check_count
+from sfumato.solvers.power import (
+    PowerSettings,
+    PowerState,
+    Query,
+    Whitening,
+    components,
+    usual_iterations,
+    usual_restarts,
+    weight_deviations,
+)
+from sfumato.solvers.power_moments import Moment, make_moment
+from sfumato.solvers.power_privacy import EntrySensitivity
+from sfumato.solvers.power_tensors import DenseBlocks, DenseSymmetric, Sparse, TensorSource
+from sfumato.solvers.whitening import whiten_dense, whiten_sparse
+from sfumato.store import check_destination, load_components, save_components
+
+Array = NDArray[Any]
+_SUBSPACE = 10  # rounds that look for the space of a stream's second moment
+_NOISY_SUBSPACE = 5  # the same where every round has noise of its own
+_NOISY_ITERATIONS = 10
+_WHITENED_NORM = (
+    2.0  # in units of the root of the number of components, a whitened sample's usual length
+)
+
+
+class PowerMethod(Parametrised):
+    """Components of a tensor sum_i w_i v_i (x) ... (x) v_i with orthogonal or independent v_i.
+
+    Parameters
+    ----------
+    n_components : how many to look for.
+    restarts, iterations : random starts for each component, and power iterations from each; None for as
+        many as theory asks for (and fewer iterations where each costs privacy).
+    symmetric : whether the tensor is; else it has a vector for every mode.
+    whiten : True where components are linearly independent but not orthogonal. Of a tensor also a
+        matrix sum c_i v_i v_i' with c_i > 0, such as a second moment.
+    moment : what a stream's tensor is: "samples", E[x (x) ... (x) x]; or "documents", the moment of
+        three different words of a document, from rows of word counts.
+    order : of a stream's moment.
+    samples : for :meth:`partial_fit` and ``fit_stream(reuse=False)``, the number of samples that answer
+        each question; with privacy their public number.
+    average : where each iteration has noise of its own, average the last half of them. False does as
+        printed in the paper.
+    privacy : ``Privacy(epsilon, delta, unit)``, with the unit ``TensorEntry(change)`` for a tensor and
+        ``Sample(norm)`` for a stream.
+    seed : of the random starts, which are public.
+    threads : for sparse tensors; None for all cores.
+    progress : called after every question with how many are answered and how many there are.
+
+    Attributes
+    ----------
+    components_ : unit vectors, a row for each component (of a symmetric tensor).
+    factors_ : the same for every mode.
+    weights_ : their weights, in the order in which they were found.
+    weight_deviations_ : standard deviation of the noise in them. A weight that is not larger than a few
+        of these may be noise, and its component with it.
+    guarantee_ : what a private fit promises.
+    """
+
+    def __init__(
+        self,
+        n_components: int,
+        restarts: int | None = None,
+        iterations: int | None = None,
+        *,
+        symmetric: bool = True,
+        whiten: Any = False,
+        moment: str = "samples",
+        order: int = 3,
+        samples: int | None = None,
+        average: bool = True,
+        privacy: Privacy | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.restarts = restarts
+        self.iterations = iterations
+        self.symmetric = symmetric
+        self.whiten = whiten
+        self.moment = moment
+        self.order = order
+        self.samples = samples
+        self.average = average
+        self.privacy = privacy
+        self.seed = seed
+        self.threads = threads
+        self.progress = progress
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fitted_components_")
+
+    # -- a tensor ---------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
+        """Decompose an array, or a sparse tensor whose absent entries are zeros."""
+        begin = time.perf_counter()
+        tensor = X if isinstance(X, SparseTensor) else _as_array(X)
+        if len(tensor.shape) < 3:
+            raise DataError(
+                "a tensor has three modes or more; of a matrix take numpy.linalg.eigh or svd"
+            )
+        if self.symmetric:
+            symmetric.check_cube(tensor.shape)
+        if self.privacy is not None:
+            self._fit_privately(tensor, self.privacy)
+        else:
+            self._fit_openly(tensor)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def _fit_openly(self, tensor: Array | SparseTensor) -> None:
+        _check_finite(tensor.values if isinstance(tensor, SparseTensor) else tensor)
+        settings = self._tensor_settings(tensor.shape)
+        if self.symmetric:
+            symmetric.check_symmetric(tensor)
+        source, whitening = self._source(tensor, settings)
+        if whitening is not None:
+            settings = replace(settings, sizes=source.sizes)
+        state = carry_out_power(settings, self.seed, from_tensor(source), self.progress, whitening)
+        self._keep(state, None)
+
+    def _source(
+        self, tensor: Array | SparseTensor, settings: PowerSettings
+    ) -> tuple[TensorSource, Whitening | None]:
+        given = self._given_moment(settings)
+        if not isinstance(tensor, SparseTensor):
+            if given is False:
+                return (DenseSymmetric if self.symmetric else DenseBlocks)(tensor), None
+            whitened = whiten_dense(tensor, self.n_components, given)
+        else:
+            coordinates, values = symmetric.merged(tensor)
+            if given is False:
+                return self._sparse(coordinates, values, tensor.shape), None
+            whitened = whiten_sparse(coordinates, values, tensor.shape, self.n_components, given)
+        return DenseSymmetric(whitened.tensor), whitened.whitening
+
+    def _sparse(self, coordinates: Any, values: Array, shape: Sequence[int]) -> Sparse:
+        threads = self.threads or available_threads()
+        return Sparse(coordinates, values, shape, symmetric=self.symmetric, threads=threads)
+
+    def _given_moment(self, settings: PowerSettings) -> Any:
+        """The matrix to whiten by; None for one that has to be found, False for no whitening."""
+        if isinstance(self.whiten, bool | np.bool_):
+            if self.whiten and not self.symmetric:
+                raise SettingError(
+                    "whitening is for symmetric tensors: symmetrise it, or leave whiten out"
+                )
+            return None if self.whiten else False
+        moment = np.asarray(self.whiten, np.float64)
+        if moment.shape != (settings.sizes[0],) * 2 or not self.symmetric:
+            raise SettingError(
+                f"whiten is True, False, or for a symmetric tensor a matrix with {settings.sizes[0]} "
+                f"rows and columns; got an array of shape {moment.shape}"
+            )
+        _check_finite(moment)
+        return moment
+
+    def _tensor_settings(self, shape: Sequence[int]) -> PowerSettings:
+        sizes = tuple(shape[:1]) if self.symmetric else tuple(shape)
+        return self._settings(sizes, len(shape), noisy=self.privacy is not None)
+
+    def _fit_privately(self, tensor: Array | SparseTensor, privacy: Privacy) -> None:
+        plan = self._tensor_plan(tensor.shape, privacy)
+        ledger = open_ledger(privacy, plan.unit)
+        source = self._private_source(tensor)
+        entropy = Entropy(privacy.seed)
+        state = private_from_tensor(plan, source, self.seed, ledger, entropy, self.progress)
+        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
+
+    def _private_source(self, tensor: Array | SparseTensor) -> TensorSource:
+        """Whatever the values are, nothing is said of them."""
+        if isinstance(tensor, SparseTensor):
+            cells = symmetric.mirrored_cells(tensor) if self.symmetric else symmetric.merged(tensor)
+            return self._sparse(cells[0], np.where(np.isfinite(cells[1]), cells[1], 0.0), tensor.shape)
+        if self.symmetric:
+            return DenseSymmetric(symmetric.mirrored_array(tensor))
+        return DenseBlocks(np.where(np.isfinite(tensor), tensor, 0.0))
+
+    def _tensor_plan(self, shape: Sequence[int], privacy: Privacy) -> PrivatePowerPlan:
+        unit = privacy.unit
+        if not isinstance(unit, TensorEntry):
+            raise SettingError(
+                "a private decomposition of a tensor protects one entry of it: "
+                "unit=sfumato.TensorEntry(change=...), by how much it may change"
+            )
+        if not isinstance(self.whiten, bool) or self.whiten:
+            raise SettingError(
+                "a private decomposition of a tensor has no whitening; one of a stream of samples has"
+            )
+        settings = self._tensor_settings(shape)
+        printed = _is_printed(privacy)
+        if printed:
+            settings = replace(settings, average=False)
+            if not self.symmetric:
+                raise SettingError('analysis="paper" is for symmetric tensors')
+        return PrivatePowerPlan(
+            settings,
+            unit,
+            privacy.budget,
+            EntrySensitivity(unit, settings.order, settings.sizes),
+            "entry",
+            printed=printed,
+            assumptions=("the shape of the tensor is public",),
+        ).calibrated()
+
+    # -- a stream ---------------------------------------------------------------------------------
+
+    def fit_stream(self, X: Any, *, reuse: bool = True, columns: Sequence[str] | None = None) -> Self:
+        """Decompose the moment of a stream of samples, without ever forming it.
+
+        ``X`` is an array or memory map with a sample in every row, a SciPy sparse matrix, the path of a
+        .npy or Parquet file or of a folder of Parquet files (``columns`` chooses some), a table, a list
+        or iterator of arrays, or a function that returns such an iterator.
+
+        With ``reuse`` the whole stream is read for every question; without, each is answered by the
+        next ``samples`` samples, and the stream is read once. With privacy and without ``reuse`` each
+        array of a list or iterator is the block of samples that answers one question: where blocks were
+        cut by counting, one sample more would shift all later ones.
+        """
+        begin = time.perf_counter()
+        samples = open_samples(X, columns)
+        settings = self._stream_settings(samples.size, fresh=not reuse)
+        if self.privacy is not None:
+            self._stream_privately(samples, settings, self.privacy, reuse)
+        elif reuse:
+            self._check_rereadable(samples, settings)
+            moment = make_moment(self.moment, self.order)
+            answer = from_stream(samples.batches, moment)
+            state = carry_out_power(settings, self.seed, answer, self.progress)
+            self._keep(state, None)
+        else:
+            self._read_once(samples, settings)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def partial_fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
+        """Use the next samples of a stream: rows of an array or of a sparse matrix.
+
+        Every ``samples`` samples answer one question (with privacy every call is a block of samples for
+        one). Components come one after the other; ``finished_`` says whether all of them are there, and
+        samples after that are left unread.
+        """
+        samples = open_samples(X)
+        if not hasattr(self, "online_"):
+            self._begin_online(samples.size)
+        if samples.size != self.online_.size:
+            raise DataError(f"samples had {self.online_.size} features before, now {samples.size}")
+        if not self.finished_:
+            self.online_.add(samples)
+            self._keep(self.online_.machine.state, self.online_.guarantee)
+            self.n_samples_seen_ = self.online_.machine.samples_seen
+        return self
+
+    @property
+    def finished_(self) -> bool:
+        """Whether a stream has given all components."""
+        return hasattr(self, "online_") and self.online_.machine.done
+
+    def _stream_settings(self, size: int, *, fresh: bool) -> PowerSettings:
+        if not self.symmetric:
+            raise SettingError("the moment of a stream is symmetric: leave symmetric out")
+        if not isinstance(self.whiten, bool):
+            raise SettingError("of a stream, whiten is True or False: its second moment is found")
+        check_count(order=self.order)
+        if self.order < 3:
+            raise SettingError(f"a moment has order 3 or more, got {self.order}")
+        noisy = fresh or self.privacy is not None
+        settings = self._settings((size,), self.order, noisy=noisy)
+        return replace(
+            settings, subspace=(_NOISY_SUBSPACE if noisy else _SUBSPACE) if self.whiten else 0
+        )
+
+    def _check_rereadable(self, samples: Samples, settings: PowerSettings) -> None:
+        if not samples.rereadable:
+            raise SettingError(
+                f"an iterator can be read once, and {settings.rounds} questions are put to the whole "
+                "stream: give an array, a file, a list or a function that returns an iterator, or let "
+                "each question have samples of its own (reuse=False)"
+            )
+
+    def _read_once(self, samples: Samples, settings: PowerSettings) -> None:
+        self._begin_online(samples.size, samples.count)
+        online = self.online_.machine
+        for batch in samples.batches():
+            online.add(batch)
+            if self.progress is not None:
+                _tell(self.progress, online.state)
+            if online.done:
+                break
+        if not online.done:
+            raise DataError(
+                _ended_early(settings, online, f"{self._samples(settings, samples.count):,} samples")
+            )
+        self._keep(online.state, None)
+        self.n_samples_seen_ = online.samples_seen
+
+    def _samples(self, settings: PowerSettings, count: int | None) -> int:
+        """Samples that answer a question: those given, or an equal share of what is there."""
+        if self.samples is not None:
+            check_count(samples=self.samples)
+            return self.samples
+        if count is None:
+            raise SettingError("say how many samples answer each question: samples=...")
+        if count < settings.rounds:
+            raise DataError(
+                f"{count} samples cannot answer {settings.rounds} questions one after the other: reuse "
+                "them (reuse=True), or look for fewer components with fewer iterations"
+            )
+        return count // settings.rounds
+
+    def _begin_online(self, size: int, count: int | None = None) -> None:
+        settings = self._stream_settings(size, fresh=True)
+        self.online_: Any
+        if self.privacy is not None:
+            self.online_ = self._private_online(settings, self.privacy)
+        else:
+            moment = make_moment(self.moment, self.order)
+            machine = Online(settings, self.seed, moment, self._samples(settings, count))
+            self.online_ = _Open(size, machine)
+
+    # -- a stream, privately ----------------------------------------------------------------------
+
+    def _stream_privately(
+        self, samples: Samples, settings: PowerSettings, privacy: Privacy, reuse: bool
+    ) -> None:
+        if not reuse:
+            self._read_blocks(samples, settings, privacy)
+            return
+        self._check_rereadable(samples, settings)
+        plan, moment = self._stream_plan(settings, privacy, reuse=True)
+        ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
+        state = private_from_stream(
+            plan, samples.batches, moment, self.seed, ledger, entropy, self.progress
+        )
+        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
+
+    def _read_blocks(self, samples: Samples, settings: PowerSettings, privacy: Privacy) -> None:
+        if not samples.given_blocks:
+            raise SettingError(
+                "with privacy each question needs a block of samples that was cut beforehand, by time "
+                "or at random: give a list or an iterator of arrays, or reuse the whole stream "
+                "(reuse=True)"
+            )
+        self.online_ = self._private_online(settings, privacy)
+        for block in samples.blocks():
+            if self.finished_:
+                break
+            self.online_.add_block(block)
+            if self.progress is not None:
+                _tell(self.progress, self.online_.machine.state)
+        if not self.finished_:
+            raise DataError(_ended_early(settings, self.online_.machine, "a block"))
+        self._keep(self.online_.machine.state, self.online_.guarantee)
+
+    def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
+        plan, moment = self._stream_plan(settings, privacy, reuse=False)
+        ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
+        return _Private.begin(plan, Online(settings, self.seed, moment, None), ledger, entropy)
+
+    def _stream_plan(
+        self, settings: PowerSettings, privacy: Privacy, *, reuse: bool
+    ) -> tuple[PrivatePowerPlan, Moment]:
+        unit = privacy.unit
+        if not isinstance(unit, Sample):
+            raise SettingError(
+                "a private decomposition of a stream protects one sample of it: "
+                "unit=sfumato.Sample(norm=...), how long a sample may be"
+            )
+        if _is_printed(privacy):
+            raise SettingError('the paper has no private stream: analysis="paper" is for tensors')
+        count = privacy.public.entries if reuse else self.samples
+        if count is None:
+            how = "public=sfumato.Public(entries=...)" if reuse else "samples=..., in a block"
+            raise SettingError(f"say about how many samples there are, which is then public: {how}")
+        check_count(samples=count)
+        moment = make_moment(self.moment, self.order, unit.norm, private=True)
+        if unit.norm is not None:
+            moment = replace(moment, whitened_norm=_WHITENED_NORM * sqrt(self.n_components))
+        what = moment.unit()
+        assumed = [f"the number of features, {settings.sizes[0]:,}, is public"]
+        assumed.append(
+            f"that there are about {count:,} {what}s {'' if reuse else 'in a block '}is public"
+        )
+        if not reuse:
+            assumed.append(f"which block a {what} is in does not depend on the other {what}s")
+        plan = PrivatePowerPlan(
+            settings,
+            unit,
+            privacy.budget,
+            moment.sensitivity,
+            what,
+            count,
+            in_blocks=not reuse,
+            assumptions=tuple(assumed),
+        )
+        return plan.calibrated(), moment
+
+    # -- what both share --------------------------------------------------------------------------
+
+    def _settings(self, sizes: tuple[int, ...], order: int, *, noisy: bool) -> PowerSettings:
+        check_count(n_components=self.n_components)
+        if self.n_components > min(sizes):
+            raise SettingError(
+                f"{self.n_components} components cannot be independent in {min(sizes)} dimensions: look "
+                f"for at most {min(sizes)}"
+            )
+        iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
+        settings = PowerSettings(
+            sizes,
+            order,
+            self.n_components,
+            usual_restarts(self.n_components) if self.restarts is None else self.restarts,
+            iterations if self.iterations is None else self.iterations,
+            average=noisy and self.average,
+        )
+        check_count(restarts=settings.restarts, iterations=settings.iterations)
+        return settings
+
+    def _keep(self, state: PowerState, guarantee: Guarantee | None) -> None:
+        self.fitted_components_ = components(state)
+        self.weights_ = self.fitted_components_.weights
+        self.factors_ = self.fitted_components_.factors
+        self.weight_deviations_ = weight_deviations(state)
+        self.guarantee_ = guarantee
+
+    # -- what was found ---------------------------------------------------------------------------
+
+    def _fitted(self) -> Components:
+        if not hasattr(self, "fitted_components_"):
+            raise NotFittedError(
+                "this PowerMethod is not fitted yet; call fit, fit_stream or partial_fit"
+            )
+        return self.fitted_components_
+
+    @property
+    def components_(self) -> Array:
+        found = self._fitted()
+        if not found.symmetric:
+            raise AttributeError("an asymmetric tensor has components for every mode: see factors_")
+        return found.vectors[0]
+
+    @property
+    def topics_(self) -> Array:
+        """Components of documents as shares of words, a topic in every row."""
+        self._check_documents()
+        positive = np.maximum(self.components_, 0.0)
+        total = positive.sum(axis=1, keepdims=True)
+        return positive / np.where(total > 0, total, 1.0)
+
+    @property
+    def topic_shares_(self) -> Array:
+        """The share of documents that is about each topic."""
+        self._check_documents()
+        shares: Array = (
+            np.maximum(self.weights_, 0.0) * np.maximum(self.components_, 0.0).sum(axis=1) ** 3
+        )
+        return shares / (shares.sum() or 1.0)
+
+    def _check_documents(self) -> None:
+        if self.moment != "documents":
+            raise AttributeError('only moment="documents" has topics')
+        self._fitted()
+
+    def to_tensor(self) -> Array:
+        """The dense tensor that the components add up to."""
+        return self._fitted().to_tensor()
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write components, weights and settings to a folder; see :func:`sfumato.load`."""
+        if self._fitted() and self.guarantee_ is not None:
+            return self.release(folder, force=force)
+        return save_components(self.fitted_components_, self._saved_settings(), None, folder)
+
+    def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what the guarantee covers, and nothing else.
+
+        Where the guarantee is only claimed, or the noise came from a seed, ``force`` says that this is
+        meant; the release is marked so.
+        """
+        found = self._fitted()
+        if self.guarantee_ is None:
+            raise ReleaseError("this is not private: fit it with privacy=... to release it")
+        self.guarantee_.check_releasable(force)
+        check_destination(Path(folder))
+        settings = {**self._saved_settings(), "weight_deviations": self.weight_deviations_.tolist()}
+        return save_components(found, settings, self.guarantee_, folder)
+
+    def _saved_settings(self) -> dict[str, Any]:
+        leave = ("privacy", "progress", "threads", "whiten")
+        return {name: value for name, value in self.get_params().items() if name not in leave}
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> PowerMethod:
+        """What :meth:`save` or :meth:`release` wrote."""
+        stored = load_components(folder)
+        deviations = stored.settings.pop("weight_deviations", None)
+        method = cls(**stored.settings)
+        found = stored.components
+        method.fitted_components_, method.guarantee_ = found, stored.guarantee
+        method.weights_, method.factors_ = found.weights, found.factors
+        method.weight_deviations_ = (
+            np.zeros(len(found.weights)) if deviations is None else np.array(deviations)
+        )
+        return method
+
+
+class _Open(NamedTuple):
+    """A stream that goes by, without privacy."""
+
+    size: int
+    machine: Online
+    guarantee: None = None
+
+    def add(self, samples: Samples) -> None:
+        for batch in samples.batches():
+            self.machine.add(batch)
+
+
+class _Private(NamedTuple):
+    """A stream that goes by in blocks; all of its noise was charged when it began."""
+
+    size: int
+    machine: Online
+    guarantee: Guarantee
+    plan: PrivatePowerPlan
+    noise: Entropy
+
+    @classmethod
+    def begin(
+        cls, plan: PrivatePowerPlan, machine: Online, ledger: Ledger, entropy: Entropy
+    ) -> _Private:
+        with ledger.reserve(plan.charges, entropy) as reservation:
+            noise = reservation.ask(lambda draw: draw.source())
+        guarantee = plan.guarantee(ledger, seeded=not entropy.exact)
+        return cls(plan.settings.sizes[0], machine, guarantee, plan, noise)
+
+    def add(self, samples: Samples) -> None:
+        self.add_block(samples.batches())
+
+    def add_block(self, block: Any) -> None:
+        self.machine.add_block(block, self._release)
+
+    def _release(self, query: Query, total: Array) -> Noisy:
+        mechanism = self.plan.mechanism(query.kind)
+        return self.plan.released(query, total, lambda clipped: mechanism.release(clipped, self.noise))
+
+
+def _tell(progress: Progress, state: PowerState) -> None:
+    from sfumato.solvers.base import Info
+
+    progress(state.answered, state.settings.rounds, Info(len(state.weights)))
+
+
+def _ended_early(settings: PowerSettings, online: Online, each: str) -> str:
+    return (
+        f"the stream ended after {online.samples_seen:,} samples, {online.state.answered} of "
+        f"{settings.rounds} questions answered: each takes {each}. Give a longer stream, look for fewer "
+        "components with fewer iterations, or reuse the samples (reuse=True)"
+    )
+
+
+def _is_printed(privacy: Privacy) -> bool:
+    if privacy.method != "auto" or privacy.noise != "auto":
+        raise SettingError("the power method has no other private methods or noise: leave them out")
+    if not isinstance(privacy.budget, Budget) and privacy.analysis == "paper":
+        raise SettingError('analysis="paper" has a budget of epsilon and delta, not rho')
+    if privacy.analysis == "paper" and not privacy.delta:
+        raise SettingError('analysis="paper" needs a delta above zero, such as 1e-6')
+    return privacy.analysis == "paper"
+
+
+def _as_array(X: Any) -> Array:
+    array = np.asarray(X)
+    if array.dtype.kind not in "iufb":
+        raise DataError(f"a tensor holds numbers, got {array.dtype}")
+    return np.ascontiguousarray(array, np.float64)
+
+
+def _check_finite(values: Array) -> None:
+    if not np.isfinite(values).all():
+        raise DataError("the tensor holds NaN or infinity: fill such entries in, or complete it first")

@@ -1,0 +1,228 @@
+"""T(I, u, ..., u) of a moment of samples, a batch at a time; the moment itself is never formed.
+
+Each moment answers a query with a *sum* over the samples of a batch, and bounds how much one sample can
+move it (proofs/power.md). Whoever asks adds the batches up and divides by the number of samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from sfumato.errors import DataError, SettingError
+from sfumato.solvers.power import Query
+
+Array = NDArray[Any]
+Batch = Any  # a matrix with a sample in every row, dense or sparse by rows
+
+
+class Moment(Protocol):
+    """What a stream of samples is asked for."""
+
+    @property
+    def order(self) -> int: ...
+
+    def prepared(self, batch: Batch, basis: Array | None) -> Batch:
+        """The samples as they may be used: checked, or under privacy clipped without a word."""
+
+    def counted(self, prepared: Batch) -> int:
+        """How many of the samples count."""
+
+    def summed(self, prepared: Batch, query: Query) -> Array:
+        """The answer to a query, summed over samples."""
+
+    def sensitivity(self, query: Query) -> float:
+        """The most by which one sample moves that sum, in the L2 norm."""
+
+    def unit(self) -> str:
+        """What a sample is called."""
+
+
+@dataclass(frozen=True)
+class SampleMoment:
+    """The raw moment E[x (x) ... (x) x]; whitening uses E[x x'].
+
+    Under privacy samples are shortened to ``norm``, and whitened ones to ``whitened_norm``; None where
+    nothing is private.
+    """
+
+    order: int = 3
+    norm: float | None = None
+    whitened_norm: float | None = None
+
+    def prepared(self, batch: Batch, basis: Array | None) -> Batch:
+        if self.norm is None:
+            return batch if basis is None else _like(batch, batch @ basis.astype(batch.dtype))
+        rows = shortened(batch, self.norm)
+        if basis is None:
+            return rows
+        assert self.whitened_norm is not None
+        return shortened(rows @ basis, self.whitened_norm)
+
+    def counted(self, prepared: Batch) -> int:
+        return int(prepared.shape[0])
+
+    def summed(self, prepared: Batch, query: Query) -> Array:
+        directions = query.directions.astype(prepared.dtype)
+        inner = prepared @ directions
+        if query.kind == "weights":
+            return np.asarray(raised(inner, self.order).sum(axis=0, dtype=np.float64))
+        power = inner if query.kind == "second moment" else raised(inner, self.order - 1)
+        return np.asarray(prepared.T @ power)
+
+    def sensitivity(self, query: Query) -> float:
+        """|x|^p sup |(x'u)^..| over unit x: one for one direction, and for several never more than the
+        largest singular value of their matrix."""
+        norm = self.norm if query.basis is None else self.whitened_norm
+        assert norm is not None
+        if query.kind == "second moment":  # its directions are orthonormal
+            return norm**2
+        together = float(np.linalg.norm(query.directions, 2))
+        return norm**self.order * min(together, sqrt(query.directions.shape[1]))
+
+    def unit(self) -> str:
+        return "sample"
+
+
+@dataclass(frozen=True)
+class DocumentMoment:
+    """Moments of single-topic documents: rows of word counts.
+
+    The moment is that of three different words of a document, averaged over all choices (of two, for
+    whitening), so that a word never meets itself; with topics mu and their shares w it is
+    sum w mu (x) mu (x) mu (Anandkumar et al. 2014, section 3.1). For counts c of n words
+
+        n (n-1) (n-2) T(I, u, u) = (c'u)^2 c - (c'u^2) c - 2 (c'u) (c * u) + 2 c * u^2,
+
+    products and squares of vectors taken word by word. Documents of fewer than three words say nothing.
+    """
+
+    private: bool = False
+
+    @property
+    def order(self) -> int:
+        return 3
+
+    def prepared(self, batch: Batch, basis: Array | None) -> Batch:  # noqa: ARG002
+        counts: Any = scipy.sparse.csr_array(batch).astype(np.float64)  # a copy
+        if self.private:
+            counts.data = np.where(counts.data > 0, np.floor(counts.data), 0.0)
+            counts.data[~np.isfinite(counts.data)] = 0.0
+        elif counts.data.size and (counts.data.min() < 0 or np.any(counts.data % 1)):
+            raise DataError("documents are rows of word counts: whole numbers from 0 on")
+        return counts[np.asarray(counts.sum(axis=1)).ravel() >= 3]
+
+    def counted(self, prepared: Batch) -> int:
+        return int(prepared.shape[0])
+
+    def summed(self, prepared: Batch, query: Query) -> Array:
+        words = np.asarray(prepared.sum(axis=1)).ravel()[:, None]
+        if query.kind == "second moment":
+            pairs = 1 / (words * (words - 1))
+            directions = query.directions
+            return np.asarray(
+                prepared.T @ (pairs * (prepared @ directions)) - directions * (prepared.T @ pairs)
+            )
+        triples = 1 / (words * (words - 1) * (words - 2))
+        u = query.directions if query.basis is None else query.basis @ query.directions
+        once, twice = prepared @ u, prepared @ u**2
+        if query.kind == "weights":
+            thrice = prepared @ u**3
+            return np.asarray((triples * (once**3 - 3 * once * twice + 2 * thrice)).sum(axis=0))
+        power = (
+            prepared.T @ (triples * (once**2 - twice))
+            - 2 * u * (prepared.T @ (triples * once))
+            + 2 * u**2 * (prepared.T @ triples)
+        )
+        return np.asarray(power if query.basis is None else query.basis.T @ power)
+
+    def sensitivity(self, query: Query) -> float:
+        """A document's part is an average over choices of words: at most what one choice gives."""
+        if query.kind == "second moment":
+            return _longest_row(query.directions)
+        u = query.directions if query.basis is None else query.basis @ query.directions
+        if query.kind == "weights":
+            return sqrt(float((u**6).sum(axis=1).max()))
+        first = 1.0 if query.basis is None else _longest_row(query.basis)
+        return first * sqrt(float((u**4).sum(axis=1).max()))
+
+    def unit(self) -> str:
+        return "document"
+
+
+def shortened(batch: Any, norm: float) -> Batch:
+    """Rows at most ``norm`` long, in double precision; a row that is not finite becomes zero."""
+    if scipy.sparse.issparse(batch):
+        given: Any = batch
+        rows = given.tocsr().astype(np.float64)  # a copy
+        rows.data = _finite_or_zero(rows)
+        length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+        factor = np.minimum(1.0, norm / np.where(length > 0, length, 1.0))
+        return scipy.sparse.csr_array(rows.multiply(factor[:, None]))
+    dense = np.asarray(batch, np.float64)
+    dense = np.where(np.isfinite(dense).all(axis=1, keepdims=True), dense, 0.0)
+    # Divided by the largest coordinate first: squares of large numbers would overflow.
+    largest = np.abs(dense).max(axis=1, keepdims=True, initial=0.0)
+    unit = np.divide(dense, largest, out=np.zeros_like(dense), where=largest > 0)
+    length = np.linalg.norm(unit, axis=1, keepdims=True)
+    return unit * np.minimum(largest, np.divide(norm, length, where=length > 0, out=length))
+
+
+def _finite_or_zero(rows: Any) -> Array:
+    """Stored values, all of a row zero where one of them is not finite (or too large to square)."""
+    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    bad = np.unique(owner[~(np.abs(rows.data) < 1e150)])
+    return np.where(np.isin(owner, bad), 0.0, rows.data)
+
+
+def raised(values: Array, power: int) -> Array:
+    """A whole power, by products; a square is written over what was given."""
+    if power == 2:
+        return np.square(values, out=values)
+    product = values
+    for _ in range(power - 1):
+        product = product * values
+    return product
+
+
+def check_sums(total: Array, batch: Batch, batch_number: int) -> None:
+    """Sums that are not finite come from samples that are not, or from large ones."""
+    if np.isfinite(total).all():
+        return
+    data: Any = batch
+    if not np.isfinite(data.data if scipy.sparse.issparse(batch) else data).all():
+        raise DataError(
+            f"batch {batch_number} of the stream holds NaN or infinity: leave such samples out, or "
+            "fill them in, first"
+        )
+    raise DataError(f"samples of batch {batch_number} are too large to be multiplied: scale them down")
+
+
+def make_moment(name: str, order: int, norm: float | None = None, *, private: bool = False) -> Any:
+    """A moment by its name."""
+    if name == "documents":
+        if order != 3:
+            raise SettingError(f"documents have a moment of order 3 here, got order {order}")
+        if norm is not None:
+            raise SettingError("documents need no bound: leave the norm of the sample out")
+        return DocumentMoment(private)
+    if name != "samples":
+        raise SettingError(f"moment is 'samples' or 'documents', got {name!r}")
+    if private and norm is None:
+        raise SettingError(
+            "say how long a sample may be, sfumato.Sample(norm=...): longer ones are shortened"
+        )
+    return SampleMoment(order, norm)
+
+
+def _longest_row(matrix: Array) -> float:
+    return float(np.linalg.norm(matrix, axis=1).max())
+
+
+def _like(batch: Batch, product: Any) -> Array:
+    return np.asarray(product, batch.dtype)

@@ -1,0 +1,208 @@
+"""T(I, u, ..., u) of a tensor that is there, for many directions at once.
+
+Dense tensors go through matrix products with the Khatri-Rao product of the directions, in pieces of
+bounded size; sparse ones through a kernel over entries. A readable form of both is ``reference_power``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.parallel import kernel, run, scratch
+from sfumato.solvers.power import Query
+
+Array = NDArray[Any]
+_PIECE = 1 << 20  # numbers of a Khatri-Rao product that are held at a time
+
+
+class TensorSource(Protocol):
+    """A tensor that answers. ``power`` has a block of rows for each mode where they differ."""
+
+    sizes: tuple[int, ...]
+    order: int
+
+    def power(self, directions: Array) -> Array: ...
+
+
+def answered(source: TensorSource, query: Query) -> Array:
+    """The answer of a tensor to a question, without noise."""
+    power = source.power(query.directions)
+    if query.kind == "directions":
+        return power
+    first = slice(0, source.sizes[0])
+    weights: Array = np.einsum("dl,dl->l", query.directions[first], power[first])
+    return weights
+
+
+def reference_power(tensor: Array, directions: Sequence[Array]) -> list[Array]:
+    """T(I, u, ..., u) for every mode, from its definition; ``directions`` has a matrix per mode."""
+    letters = "abcdefgh"[: tensor.ndim]
+    answers = []
+    for mode, letter in enumerate(letters):
+        others = [m for m in range(tensor.ndim) if m != mode]
+        terms = ",".join([letters, *(f"{letters[m]}z" for m in others)])
+        answers.append(np.einsum(f"{terms}->{letter}z", tensor, *(directions[m] for m in others)))
+    return answers
+
+
+# -- dense ----------------------------------------------------------------------------------------
+
+
+class DenseSymmetric:
+    """A symmetric array; it is not copied."""
+
+    def __init__(self, tensor: Array) -> None:
+        self.sizes, self.order = tensor.shape[:1], tensor.ndim
+        self._rows = tensor.reshape(-1, tensor.shape[0])  # all modes but the last in one
+
+    def power(self, directions: Array) -> Array:
+        size, restarts = directions.shape
+        # The first mode is cut into pieces; the others are in every one of them.
+        inner = khatri_rao([directions] * (self.order - 2))
+        step = max(1, _PIECE // (inner.shape[0] * restarts))
+        out = np.zeros((size, restarts))
+        for start in range(0, size, step):
+            product = khatri_rao([directions[start : start + step], inner])
+            piece = slice(start * inner.shape[0], start * inner.shape[0] + product.shape[0])
+            out += self._rows[piece].T @ product
+        return out
+
+
+class DenseBlocks:
+    """An array of any shape, as the symmetric tensor that holds it in its blocks."""
+
+    def __init__(self, tensor: Array) -> None:
+        self.sizes, self.order = tensor.shape, tensor.ndim
+        self._tensor = tensor
+
+    def power(self, directions: Array) -> Array:
+        blocks = split(directions, self.sizes)
+        restarts = directions.shape[1]
+        parts = []
+        for mode, size in enumerate(self.sizes):
+            before, after = khatri_rao(blocks[:mode], restarts), khatri_rao(blocks[mode + 1 :], restarts)
+            inner = self._tensor.reshape(-1, after.shape[0]) @ after
+            parts.append(np.einsum("ail,al->il", inner.reshape(-1, size, restarts), before))
+        return np.concatenate(parts)
+
+
+def khatri_rao(matrices: Sequence[Array], columns: int = 1) -> Array:
+    """Column by column the outer product of all matrices, as one column."""
+    product: Array = np.ones((1, columns if not matrices else matrices[0].shape[1]))
+    for matrix in matrices:
+        product = (product[:, None, :] * matrix[None, :, :]).reshape(-1, matrix.shape[1])
+    return product
+
+
+def split(directions: Array, sizes: Sequence[int]) -> list[Array]:
+    """The rows of each mode."""
+    return [directions[a:b] for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
+
+
+# -- sparse ---------------------------------------------------------------------------------------
+
+
+class Sparse:
+    """Entries of a tensor whose other cells are zero; of a symmetric one all permutations are there."""
+
+    def __init__(
+        self,
+        coordinates: NDArray[np.int32],
+        values: Array,
+        shape: Sequence[int],
+        *,
+        symmetric: bool,
+        threads: int = 1,
+    ) -> None:
+        self.order = len(shape)
+        self.sizes = tuple(shape[:1]) if symmetric else tuple(shape)
+        self._offsets = np.zeros(self.order, np.int64)
+        if not symmetric:
+            self._offsets[1:] = np.cumsum(shape[:-1])
+        self._coordinates, self._values = coordinates, np.asarray(values, np.float64)
+        self._threads = max(1, min(threads, len(values) // 10_000))
+
+    def power(self, directions: Array) -> Array:
+        given = np.ascontiguousarray(directions, np.float64)
+        out = np.zeros((self._threads, *given.shape))
+        cuts = np.linspace(0, len(self._values), self._threads + 1).astype(np.int64).tolist()
+        tasks = [
+            partial(self._piece, start, stop, given, own)
+            for (start, stop), own in zip(pairwise(cuts), out, strict=True)
+        ]
+        run(tasks, self._threads)
+        total: Array = out.sum(axis=0)
+        return total
+
+    def _piece(self, start: int, stop: int, directions: Array, out: Array) -> None:
+        targets = 1 if len(self.sizes) == 1 else self.order
+        for target in range(targets):
+            _contract(
+                self._coordinates, self._values, self._offsets, directions, start, stop, target, out
+            )
+
+
+@kernel
+def _contract(
+    coordinates: Array,
+    values: Array,
+    offsets: Array,
+    directions: Array,
+    start: int,
+    stop: int,
+    target: int,
+    out: Array,
+) -> None:
+    """Add each entry's part of T(I, u, ..., u) for the mode ``target``; modes start at their offset."""
+    order, restarts = coordinates.shape[0], directions.shape[1]
+    product = scratch(restarts, directions.dtype)
+    for e in range(start, stop):
+        for r in range(restarts):
+            product[r] = values[e]
+        for m in range(order):
+            if m != target:
+                row = offsets[m] + coordinates[m, e]
+                for r in range(restarts):
+                    product[r] *= directions[row, r]
+        row = offsets[target] + coordinates[target, e]
+        for r in range(restarts):
+            out[row, r] += product[r]
+
+
+def compress_sparse(coordinates: NDArray[np.int32], values: Array, basis: Array, order: int) -> Array:
+    """T(basis, ..., basis) of a sparse tensor, as a dense array of as many dimensions as columns."""
+    size = basis.shape[1]
+    out = np.zeros(size**order)
+    _compress(coordinates, np.asarray(values, np.float64), np.ascontiguousarray(basis), out)
+    return out.reshape((size,) * order)
+
+
+@kernel
+def _compress(coordinates: Array, values: Array, basis: Array, out: Array) -> None:
+    order, size = coordinates.shape[0], basis.shape[1]
+    product = np.zeros(out.shape[0])
+    for e in range(values.shape[0]):
+        product[0] = values[e]
+        length = 1
+        for m in range(order):
+            row = coordinates[m, e]
+            for a in range(length - 1, -1, -1):  # backwards: what is written lies behind what is read
+                given = product[a]
+                for r in range(size - 1, -1, -1):
+                    product[a * size + r] = given * basis[row, r]
+            length *= size
+        for a in range(length):
+            out[a] += product[a]
+
+
+def compress_dense(tensor: Array, basis: Array) -> Array:
+    """T(basis, ..., basis)."""
+    for _ in range(tensor.ndim):  # contracts the first mode and appends the new one
+        tensor = np.tensordot(tensor, basis, axes=(0, 0))
+    return tensor
