@@ -59,6 +59,7 @@ Array = NDArray[Any]
 _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
 _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
+_PRIVATE_RESTARTS = 3  # all restarts share the budget
 _WHITENED_NORM = (
     2.0  # in units of the root of the number of components, a whitened sample's usual length
 )
@@ -71,7 +72,7 @@ class PowerMethod(Parametrised):
     ----------
     n_components : how many to look for.
     restarts, iterations : random starts for each component, and power iterations from each; None for as
-        many as theory asks for (and fewer iterations where each costs privacy).
+        many as theory asks for, and fewer where each costs privacy.
     symmetric : whether the tensor is; else it has a vector for every mode.
     whiten : True where components are linearly independent but not orthogonal. Of a tensor also a
         matrix sum c_i v_i v_i' with c_i > 0, such as a second moment.
@@ -448,11 +449,13 @@ class PowerMethod(Parametrised):
                 f"for at most {min(sizes)}"
             )
         iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
+        private = self.privacy is not None
+        restarts = _PRIVATE_RESTARTS if private else usual_restarts(self.n_components)
         settings = PowerSettings(
             sizes,
             order,
             self.n_components,
-            usual_restarts(self.n_components) if self.restarts is None else self.restarts,
+            restarts if self.restarts is None else self.restarts,
             iterations if self.iterations is None else self.iterations,
             average=noisy and self.average,
         )
