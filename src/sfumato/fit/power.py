@@ -43,8 +43,8 @@ from sfumato.solvers.power_tensors import TensorSource, answered
 Array = NDArray[Any]
 Answer = Callable[[Query], Noisy]
 
-# Noise of each kind of answer, relative to the others. Whitening is at the bottom of all that follows, and
-# weights are large beside their noise. Chosen on invented tensors and streams, as were the numbers of
+# Noise of each kind of answer, relative to the others. Whitening is at the bottom of all that follows,
+# and weights are large beside their noise. Chosen on invented tensors and streams, as were the numbers of
 # restarts and iterations of a private fit.
 _RELATIVE_NOISE: dict[Kind, float] = {"second moment": 0.5, "directions": 1.0, "weights": 2.0}
 _PRINTED_PROOF = (
