@@ -97,6 +97,11 @@ class Multilinear(ABC):
             biases = max(0, biases - 2 * rank)
         return min(interaction + 1 + biases, prod(self.shape))
 
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """All arrays of numbers that a fit changes."""
+        return (self.rows, self.biases, self.free_core)
+
     def with_mean(self, mean: float) -> Self:
         return replace(self, mean=float(mean))
 

@@ -92,11 +92,15 @@ class PublicShape:
 
 @dataclass(frozen=True)
 class Info:
-    """What a person wants to see of an update. ``completed`` counts finished sweeps or passes."""
+    """What a person wants to see of an update. ``completed`` counts finished sweeps or passes.
+
+    ``objective`` is what the solver lowers, where that is not the squared error.
+    """
 
     completed: int
     train_rmse: float | None = None
     noise: float | None = None
+    objective: float | None = None
 
 
 State = TypeVar("State")

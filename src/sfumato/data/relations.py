@@ -1,0 +1,259 @@
+"""Several tensors that share modes, fitted together.
+
+Modes of the same name are the same things: users of one table are users of the other. Their labels are
+brought into one order, also where each table knows only some of them, so that a level means the same in
+every relation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.data.prepare import merge_duplicates
+from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.errors import DataError, SettingError
+
+Absent = Literal["missing", "zero"]
+Structure = Literal["cp", "tucker"]
+_T = TypeVar("_T")
+MOST_DIVERGENCE = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """One tensor among several.
+
+    Parameters
+    ----------
+    tensor : its entries, with modes that all relations share.
+    unknown : cells that are not observed although absent ones count as zeros: a column for each.
+    modes : which of the relations' modes it has, in the order of the tensor's.
+    structure : "cp" or "tucker".
+    divergence : p of the beta divergence: 0 Euclidean, 1 Kullback-Leibler, 2 Itakura-Saito.
+    dispersion : by which the divergence is divided; None for one that is estimated.
+    absent : whether cells without an entry are "missing" or "zero".
+    weighted : whether its components have weights of their own; they do where all of its modes are
+        shared, since its scale would have no other place.
+    """
+
+    name: str
+    tensor: SparseTensor
+    unknown: NDArray[np.int32]
+    modes: tuple[int, ...]
+    structure: Structure
+    divergence: float
+    dispersion: float | None
+    absent: Absent
+    weighted: bool = False
+
+    @property
+    def cells(self) -> int:
+        """Observed cells."""
+        if self.absent == "missing":
+            return self.tensor.n_entries
+        return int(prod(self.tensor.shape)) - int(self.unknown.shape[1])
+
+    def observed_counts(self, position: int) -> NDArray[np.int64]:
+        """Observed cells at each level of the mode at a position of the tensor."""
+        counts = self.tensor.counts(self.tensor.mode_names[position])
+        if self.absent == "missing":
+            return counts
+        size = self.tensor.shape[position]
+        unknown = np.bincount(self.unknown[position], minlength=size)
+        return prod(self.tensor.shape) // size - unknown
+
+
+class Relations(Mapping[str, Relation]):
+    """Tensors by name, with equal mode names for what they share.
+
+    Parameters
+    ----------
+    tensors : the tensors by name. An entry whose value is NaN is a cell that was not observed.
+    structure, divergence, dispersion, absent : see :class:`Relation`; one for all, or a mapping from
+        relation names (the usual one for those that it leaves out).
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, SparseTensor],
+        *,
+        structure: Structure | Mapping[str, Structure] = "cp",
+        divergence: float | Mapping[str, float] = 1.0,
+        dispersion: float | Mapping[str, float | None] | None = 1.0,
+        absent: Absent | Mapping[str, Absent] = "missing",
+    ) -> None:
+        if not isinstance(tensors, Mapping) or not tensors:
+            raise SettingError('give tensors by name: Relations({"visits": tensor, ...})')
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, SparseTensor):
+                raise DataError(f"relation {name!r} is no SparseTensor: read it with sfumato.read")
+        self.modes = _shared_modes(tensors)
+        numbers = {mode.name: d for d, mode in enumerate(self.modes)}
+        settings: list[dict[str, Any]] = [
+            _for_each(tensors, structure, "cp", "structure"),
+            _for_each(tensors, divergence, 1.0, "divergence"),
+            _for_each(tensors, dispersion, 1.0, "dispersion"),
+            _for_each(tensors, absent, "missing", "absent"),
+        ]
+        self._relations = {
+            name: _relation(name, tensor, self.modes, numbers, *(setting[name] for setting in settings))
+            for name, tensor in tensors.items()
+        }
+        self._check_connected()
+        self._give_weights()
+
+    def _check_connected(self) -> None:
+        first, *rest = self.values()
+        reached, left = set(first.modes), list(rest)
+        while left:
+            near = [relation for relation in left if reached & set(relation.modes)]
+            if not near:
+                names = ", ".join(repr(relation.name) for relation in left)
+                raise DataError(
+                    f"{names} shares no mode with {first.name!r}, directly or through others: fit it by "
+                    "itself, or give what they share the same mode name"
+                )
+            for relation in near:
+                reached |= set(relation.modes)
+                left.remove(relation)
+
+    def _give_weights(self) -> None:
+        uses = self.coupling.sum(axis=0)
+        for name, relation in self._relations.items():
+            shared = len(self) > 1 and all(uses[d] > 1 for d in relation.modes)
+            self._relations[name] = replace(relation, weighted=shared and relation.structure == "cp")
+
+    # -- what it is -----------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Relation:
+        if name not in self._relations:
+            raise SettingError(f"there is no relation {name!r}; there are {', '.join(self._relations)}")
+        return self._relations[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._relations)
+
+    def __len__(self) -> int:
+        return len(self._relations)
+
+    @cached_property
+    def coupling(self) -> NDArray[np.bool_]:
+        """The coupling matrix R: whether a relation (row) has a mode (column)."""
+        matrix = np.zeros((len(self), len(self.modes)), bool)
+        for v, relation in enumerate(self.values()):
+            matrix[v, list(relation.modes)] = True
+        return matrix
+
+    def __repr__(self) -> str:
+        names = [mode.name for mode in self.modes]
+        left = max(len(name) for name in self)
+        lines = [" " * left + "  " + "  ".join(names)]
+        for name, row in zip(self, self.coupling, strict=True):
+            marks = (
+                ("x" if there else ".").center(len(mode)) for there, mode in zip(row, names, strict=True)
+            )
+            relation = self[name]
+            about = f"{relation.structure}, p {relation.divergence:g}, absent {relation.absent}"
+            lines.append(
+                f"{name:{left}}  {'  '.join(marks)}  {relation.tensor.n_entries:,} entries, {about}"
+            )
+        return "\n".join(lines)
+
+
+def _for_each(tensors: Mapping[str, Any], setting: Any, usual: _T, what: str) -> dict[str, _T]:
+    if not isinstance(setting, Mapping):
+        return dict.fromkeys(tensors, setting)
+    unknown = set(setting) - set(tensors)
+    if unknown:
+        raise SettingError(f"{what} names {sorted(unknown)}, but the relations are {', '.join(tensors)}")
+    return {name: setting.get(name, usual) for name in tensors}
+
+
+def _relation(
+    name: str,
+    tensor: SparseTensor,
+    modes: Sequence[Mode],
+    numbers: Mapping[str, int],
+    structure: Structure,
+    divergence: float,
+    dispersion: float | None,
+    absent: Absent,
+) -> Relation:
+    if structure not in get_args(Structure):
+        raise SettingError(f"the structure of {name!r} is 'cp' or 'tucker', got {structure!r}")
+    if absent not in get_args(Absent):
+        raise SettingError(f"absent cells of {name!r} are 'missing' or 'zero', got {absent!r}")
+    if not 0 <= divergence <= MOST_DIVERGENCE:
+        raise SettingError(f"the divergence of {name!r} lies between 0 and 3, got {divergence}")
+    if dispersion is not None and not 0 < dispersion < np.inf:
+        raise SettingError(
+            f"the dispersion of {name!r} is a number above zero, or None, got {dispersion}"
+        )
+    own = tuple(numbers[mode] for mode in tensor.mode_names)
+    aligned = _aligned(merge_duplicates(tensor, "error"), [modes[d] for d in own])
+    known = ~np.isnan(aligned.values)
+    if not known.any():
+        raise DataError(f"relation {name!r} has no value that was observed: leave it out")
+    unknown = aligned.coordinates[:, ~known]
+    kept = aligned if known.all() else aligned.take(known)
+    return Relation(name, kept, unknown, own, structure, float(divergence), dispersion, absent)
+
+
+# -- labels ---------------------------------------------------------------------------------------
+
+
+def _shared_modes(tensors: Mapping[str, SparseTensor]) -> tuple[Mode, ...]:
+    """All modes in the order in which they first occur, each with the labels of all its relations."""
+    found: dict[str, list[tuple[str, Mode]]] = {}
+    for relation, tensor in tensors.items():
+        for mode in tensor.modes:
+            found.setdefault(mode.name, []).append((relation, mode))
+    return tuple(_united(name, given) for name, given in found.items())
+
+
+def _united(name: str, given: Sequence[tuple[str, Mode]]) -> Mode:
+    (first_relation, first), *others = given
+    for relation, mode in others:
+        if mode.bin != first.bin:
+            raise DataError(
+                f"mode {name!r} has times by {first.bin or 'no bin'} in {first_relation!r} and by "
+                f"{mode.bin or 'no bin'} in {relation!r}: read both with the same bin"
+            )
+        if (mode.labels is None) != (first.labels is None):
+            raise DataError(
+                f"mode {name!r} has labels in one of {first_relation!r} and {relation!r} only: what is "
+                "the same cannot be told; give labels to both, or rename one mode"
+            )
+        if mode.labels is None and mode.size != first.size:
+            raise DataError(
+                f"mode {name!r} has {first.size:,} levels in {first_relation!r}, {mode.size:,} in "
+                f"{relation!r}, and no labels that say which are the same: give labels, or rename one "
+                "mode"
+            )
+    if first.labels is None or all(mode == first for _, mode in others):
+        return first
+    labels = [mode.labels for _, mode in given if mode.labels is not None]
+    if len({kind.dtype.kind for kind in labels}) > 1:  # numbers in one table, text in another
+        labels = [np.array([str(label) for label in kind.tolist()], object) for kind in labels]
+    united = np.unique(np.concatenate(labels))
+    return Mode(name, len(united), united, first.bin)
+
+
+def _aligned(tensor: SparseTensor, modes: Sequence[Mode]) -> SparseTensor:
+    """The tensor with the levels of other modes of the same names."""
+    if tuple(tensor.modes) == tuple(modes):
+        return tensor
+    coordinates = np.stack(
+        [
+            levels if old == new else new.find(old.labels_at(np.arange(old.size)))[levels]
+            for levels, old, new in zip(tensor.coordinates, tensor.modes, modes, strict=True)
+        ]
+    )
+    return SparseTensor(coordinates, tensor.values, tuple(modes), tensor.bounds)

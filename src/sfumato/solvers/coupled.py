@@ -1,0 +1,141 @@
+"""What solvers of coupled models share: the public shape, blocks of parameters, and their start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.data.coupled_layout import CoupledSite
+from sfumato.data.layout import Site
+from sfumato.data.relations import Relations
+from sfumato.data.tensor import Mode
+from sfumato.errors import SettingError
+from sfumato.models.coupled import CoupledModel, Part
+from sfumato.models.multilinear import Multilinear
+from sfumato.solvers.base import PublicShape, start_generator
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CoupledShape:
+    """What a solver may know before it sees data: modes, relations, rank and settings.
+
+    ``modes`` ends with one mode for the weights of every weighted relation.
+    """
+
+    modes: tuple[Mode, ...]
+    parts: tuple[Part, ...]
+    divergences: tuple[float, ...]
+    dispersions: tuple[float | None, ...]
+    rank: int
+    dtype: Any = np.float64
+    threads: int = 1
+
+    @classmethod
+    def of(cls, relations: Relations, rank: int, dtype: Any, threads: int) -> CoupledShape:
+        modes, parts = list(relations.modes), list[Part]()
+        for relation in relations.values():
+            own = relation.modes
+            if relation.weighted:
+                own = (*own, len(modes))
+                modes.append(Mode(f"weights of {relation.name}", 1))
+            tucker = relation.structure == "tucker"
+            parts.append(Part(relation.name, own, tucker, relation.weighted))
+        return cls(
+            tuple(modes),
+            tuple(parts),
+            tuple(relation.divergence for relation in relations.values()),
+            tuple(relation.dispersion for relation in relations.values()),
+            rank,
+            dtype,
+            threads,
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(mode.size for mode in self.modes)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All parameters: the factor of every mode, then the cores."""
+        modes = [Block(d, None) for d in range(len(self.modes))]
+        return (*modes, *(Block(None, v) for v, part in enumerate(self.parts) if part.tucker))
+
+    def zeros(self) -> CoupledModel:
+        return CoupledModel.zeros(self.sizes, self.rank, self.parts, self.dtype)
+
+    def per_mode(self, setting: float | Mapping[str, float] | None, what: str) -> list[float | None]:
+        """A setting given as one number for all blocks, or as a mapping from mode names."""
+        names = [mode.name for mode in self.modes] + [
+            f"core of {part.name}" for part in self.parts if part.tucker
+        ]
+        if not isinstance(setting, Mapping):
+            return [setting] * len(names)
+        unknown = set(setting) - set(names)
+        if unknown:
+            raise SettingError(f"{what} names {sorted(unknown)}, but there are {', '.join(names)}")
+        return [setting.get(name) for name in names]
+
+
+class Block(NamedTuple):
+    """Parameters that are updated together: the factor of a mode, or the core of a part."""
+
+    mode: int | None
+    part: int | None
+
+
+def coupled_shape(shape: PublicShape | CoupledShape, divergence: float, what: str) -> CoupledShape:
+    """The shape of a single tensor as that of one relation."""
+    if isinstance(shape, CoupledShape):
+        return shape
+    if shape.fit_mean or shape.fit_biases:
+        raise SettingError(f"{what} fit neither a mean nor biases: say mean=False, biases=False")
+    model = shape.make_model(shape.sizes, shape.dtype)
+    if len(set(model.ranks)) > 1:
+        raise SettingError(f"{what} need the same rank in every mode, got {model.ranks}")
+    parts = CoupledModel.of(model).parts
+    return CoupledShape(
+        shape.modes, parts, (divergence,), (1.0,), model.ranks[0], shape.dtype, shape.threads
+    )
+
+
+def coupled_site(site: Site | CoupledSite, divergence: float) -> CoupledSite:
+    """The entries of a single tensor as those of one relation."""
+    if isinstance(site, CoupledSite):
+        return site
+    key = ("coupled", divergence)
+    return site.kept(key, lambda: CoupledSite.of(site, divergence))
+
+
+def positive_start(shape: CoupledShape, seed: int) -> CoupledModel:
+    """Positive random parameters; the data play no part."""
+    model, generator = shape.zeros(), start_generator(seed)
+    for factor in model.factors:
+        factor[:] = generator.uniform(0.5, 1.5, factor.shape)
+    for core in model.cores:
+        core[:] = generator.uniform(0.5, 1.5, core.shape)
+    return model
+
+
+def values_of(model: CoupledModel, block: Block) -> Array:
+    """The parameters of a block (a view)."""
+    if block.mode is not None:
+        return model.factor(block.mode)
+    assert block.part is not None
+    return model.cores[block.part]
+
+
+def finished(model: CoupledModel, shape: PublicShape | CoupledShape) -> CoupledModel | Multilinear:
+    """The model as its caller knows it: of a single tensor a CP or Tucker model."""
+    if isinstance(shape, CoupledShape):
+        return model
+    single = shape.make_model(shape.sizes, shape.dtype)
+    for mine, found in zip(single.factors, model.factors, strict=True):
+        mine[:] = found
+    single.free_core[:] = model.cores[0]
+    return single

@@ -1,0 +1,257 @@
+"""Sums over the observed cells of coupled relations, from which factors are updated.
+
+For a mode with designs f (the vector whose inner product with a row is the value, ``models.entrywise``):
+
+    numerator    sum over cells of  x v^-p f
+    denominator  sum over cells of  v^(1-p) f
+
+with observed values x and the model's values v. Where absent cells are zeros, they are in the
+denominator only, which for p = 0 and p = 1 is a closed form in sums over factors.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.data.coupled_layout import CoupledSite, RelationSite
+from sfumato.data.layout import Site, balanced_cuts
+from sfumato.models.coupled import CoupledModel
+from sfumato.models.entrywise import add_kronecker, evaluate, locate, workspace
+from sfumato.parallel import inlined, kernel, run, scratch
+
+Array = NDArray[Any]
+SMALLEST = 1e-12  # a model's value counts as at least this much: powers of zero are infinite
+
+
+class Sums(NamedTuple):
+    """Numerator and denominator, of the rows of a mode or of a flat core."""
+
+    numerator: Array
+    denominator: Array
+
+
+def mode_sums(model: CoupledModel, site: CoupledSite, mode: int, scales: Array) -> Sums:
+    """Sums for the rows of a mode, over all relations that have it; each counts by its scale."""
+    sums = Sums(*(np.zeros((model.sizes[mode], model.rank)) for _ in range(2)))
+    for v, (part, holder) in enumerate(zip(model.parts, site.parts, strict=True)):
+        if mode in part.modes:
+            _add_part(model, v, holder, mode, float(scales[v]), sums)
+    return sums
+
+
+def _add_part(
+    model: CoupledModel, v: int, holder: RelationSite, mode: int, scale: float, sums: Sums
+) -> None:
+    p = holder.divergence
+    position = model.parts[v].modes.index(mode)
+    nothing = np.empty((0, model.rank))
+    below = nothing if holder.closed else sums.denominator
+    _walk(model, v, holder.entries, position, p, scale, sums.numerator, below)
+    if not holder.closed:
+        return
+    if p == 1:
+        sums.denominator[:] += scale * model.design_sum(v, mode)
+    else:
+        sums.denominator[:] += scale * (model.factor(mode) @ model.design_moment(v, mode))
+    if holder.unknown is not None:
+        _walk(model, v, holder.unknown, position, p, -scale, nothing, sums.denominator)
+
+
+def _walk(
+    model: CoupledModel,
+    v: int,
+    site: Site,
+    position: int,
+    p: float,
+    scale: float,
+    numerator: Array,
+    denominator: Array,
+) -> None:
+    """Add the entries of a site to sums for the mode at a position of the part; empty sums are not."""
+    ordered, arrays = site.by_mode(position), model.arrays(v)
+    size = ordered.starts.shape[0] - 1
+    cuts = balanced_cuts(ordered.starts, 0, size, site.threads)
+    run(
+        [
+            partial(
+                _add_entries,
+                arrays,
+                position,
+                ordered.others,
+                ordered.values,
+                ordered.starts,
+                low,
+                high,
+                p,
+                scale,
+                numerator,
+                denominator,
+            )
+            for low, high in pairwise(cuts)
+        ],
+        site.threads,
+    )
+
+
+def core_sums(model: CoupledModel, site: CoupledSite, v: int, scale: float) -> Sums:
+    """Sums for the core of a Tucker part."""
+    holder, size = site.parts[v], model.cores[v].shape[0]
+    p, sums, nothing = holder.divergence, Sums(np.zeros(size), np.zeros(size)), np.empty(0)
+    below = nothing if holder.closed else sums.denominator
+    _walk_core(model, v, holder.entries, p, scale, sums.numerator, below)
+    if holder.closed:
+        whole = model.core_sum(v) if p == 1 else model.core_moment(v)
+        sums.denominator[:] += scale * whole
+        if holder.unknown is not None:
+            _walk_core(model, v, holder.unknown, p, -scale, nothing, sums.denominator)
+    return sums
+
+
+def _walk_core(
+    model: CoupledModel, v: int, site: Site, p: float, scale: float, numerator: Array, denominator: Array
+) -> None:
+    tensor = site.tensor
+    cuts = np.linspace(0, tensor.n_entries, site.threads + 1).astype(np.int64).tolist()
+    own = [(np.zeros_like(numerator), np.zeros_like(denominator)) for _ in range(site.threads)]
+    run(
+        [
+            partial(
+                _add_core, model.arrays(v), tensor.coordinates, tensor.values, low, high, p, scale, *mine
+            )
+            for (low, high), mine in zip(pairwise(cuts), own, strict=True)
+        ],
+        site.threads,
+    )
+    for above, below in own:
+        numerator += above
+        denominator += below
+
+
+# -- the divergence -------------------------------------------------------------------------------
+
+
+def divergence(model: CoupledModel, site: CoupledSite, v: int) -> float:
+    """Sum of the beta divergences of a part's observed cells (Eq. 2.4)."""
+    holder = site.parts[v]
+    p = holder.divergence
+    total = _divergence_of(model, v, holder.entries, p)
+    if not holder.closed:
+        return total
+    # The cells that were walked over are in the closed form once more.
+    total += model.total(v) if p == 1 else model.total_square(v) / 2
+    total -= _divergence_of(model, v, holder.entries, p, zeros=True)
+    if holder.unknown is not None:
+        total -= _divergence_of(model, v, holder.unknown, p, zeros=True)
+    return total
+
+
+def _divergence_of(model: CoupledModel, v: int, site: Site, p: float, zeros: bool = False) -> float:
+    tensor = site.tensor
+    values = model.predict(v, tensor.coordinates[: model.parts[v].order], threads=site.threads)
+    observed = np.zeros_like(values) if zeros else tensor.values
+    return float(beta_divergence(observed, values, p).sum(dtype=np.float64))
+
+
+def beta_divergence(x: Array, v: Array, p: float) -> Array:
+    """The divergence of the model's values v from observed values x, cell by cell; x is not negative.
+
+    ====  ==========================  =================
+    p     divergence                  of
+    ====  ==========================  =================
+    0     (x - v)^2 / 2               Gaussian
+    1     x log(x / v) - x + v        Poisson
+    2     x / v - log(x / v) - 1      Gamma
+    ====  ==========================  =================
+    """
+    x, v = np.asarray(x, np.float64), np.maximum(np.asarray(v, np.float64), SMALLEST)
+    if p == 0:
+        return np.asarray((x - v) ** 2 / 2)
+    positive = np.where(x > 0, x, 1.0)
+    if p == 1:
+        return np.where(x > 0, x * np.log(positive / v), 0.0) - x + v
+    if p == 2:
+        return np.asarray(x / v - np.log(x / v) - 1)
+    constant = np.where(x > 0, positive ** (2 - p), 0.0) / ((1 - p) * (2 - p))
+    return np.asarray(constant - x * v ** (1 - p) / (1 - p) + v ** (2 - p) / (2 - p))
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+@inlined
+def _powers(value: Any, p: float) -> Any:
+    """v^-p and v^(1-p)."""
+    if p == 1.0:
+        return 1.0 / value, 1.0
+    if p == 0.0:
+        return 1.0, value
+    if p == 2.0:
+        return 1.0 / (value * value), 1.0 / value
+    power = value**-p
+    return power, power * value
+
+
+@kernel
+def _add_entries(
+    arrays: Any,
+    mode: int,
+    others: Array,
+    values: Array,
+    starts: Array,
+    low: int,
+    high: int,
+    p: float,
+    scale: float,
+    numerator: Array,
+    denominator: Array,
+) -> None:
+    """Entries of the levels ``low`` to ``high`` of a mode; an empty sum is left out."""
+    order, width = len(arrays.offsets), arrays.rows.shape[1]
+    index, work = scratch(order, np.int64), workspace(arrays)
+    above, below = numerator.shape[0] > 0, denominator.shape[0] > 0
+    rank = max(numerator.shape[1], denominator.shape[1])
+    for level in range(low, high):
+        index[mode] = arrays.offsets[mode] + level
+        for e in range(starts[level], starts[level + 1]):
+            row = 0
+            for m in range(order):
+                if m != mode:
+                    index[m] = arrays.offsets[m] + others[row, e]
+                    row += 1
+            value = max(float(evaluate(arrays, index, work)), SMALLEST)
+            inverse, weight = _powers(value, p)
+            inverse *= scale * values[e]
+            weight *= scale
+            for r in range(rank):
+                design = work[mode * width + r]
+                if above:
+                    numerator[level, r] += inverse * design
+                if below:
+                    denominator[level, r] += weight * design
+
+
+@kernel
+def _add_core(
+    arrays: Any,
+    coordinates: Array,
+    values: Array,
+    low: int,
+    high: int,
+    p: float,
+    scale: float,
+    numerator: Array,
+    denominator: Array,
+) -> None:
+    order = len(arrays.offsets)
+    index, work = scratch(order, np.int64), workspace(arrays)
+    for e in range(low, high):
+        locate(arrays, coordinates, e, index)
+        value = max(float(evaluate(arrays, index, work)), SMALLEST)
+        inverse, weight = _powers(value, p)
+        add_kronecker(arrays, work, inverse * scale * values[e], numerator)
+        add_kronecker(arrays, work, weight * scale, denominator)
