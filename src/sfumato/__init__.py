@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sfumato.auditing import Audit, OneRunAudit, audit, audit_one_run
+    from sfumato.coupled import Coupled
     from sfumato.data import datasets, prepare, scaling, synthetic
     from sfumato.data.profile import Profile
     from sfumato.data.read import read
+    from sfumato.data.relations import Relations
     from sfumato.data.tensor import Mode, SparseTensor
     from sfumato.data.write import write_completed, write_factors
     from sfumato.errors import (
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         SGD,
         InputPerturbation,
         MinibatchSGD,
+        Multiplicative,
         PaperGradient,
         PaperInput,
         PaperOutput,
@@ -73,6 +76,7 @@ __all__ = [
     "Budget",
     "BudgetError",
     "CPModel",
+    "Coupled",
     "DataError",
     "Entry",
     "Guarantee",
@@ -82,6 +86,7 @@ __all__ = [
     "MinibatchSGD",
     "Mode",
     "ModelFileError",
+    "Multiplicative",
     "NotFittedError",
     "OneRunAudit",
     "PaperGradient",
@@ -98,6 +103,7 @@ __all__ = [
     "PrivateSearch",
     "Profile",
     "Public",
+    "Relations",
     "ReleaseError",
     "Sample",
     "SequentialSGD",
@@ -130,9 +136,11 @@ __all__ = [
 # a module is imported when one of its names is first used: `sfumato --help` uses none.
 _HOMES = {
     "sfumato.auditing": ("Audit", "OneRunAudit", "audit", "audit_one_run"),
+    "sfumato.coupled": ("Coupled",),
     "sfumato.data": ("datasets", "prepare", "scaling", "synthetic"),
     "sfumato.data.profile": ("Profile",),
     "sfumato.data.read": ("read",),
+    "sfumato.data.relations": ("Relations",),
     "sfumato.data.tensor": ("Mode", "SparseTensor"),
     "sfumato.data.write": ("write_completed", "write_factors"),
     "sfumato.errors": (
@@ -158,6 +166,7 @@ _HOMES = {
         "SGD",
         "InputPerturbation",
         "MinibatchSGD",
+        "Multiplicative",
         "PaperGradient",
         "PaperInput",
         "PaperOutput",

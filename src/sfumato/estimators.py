@@ -16,10 +16,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato.coupled import Coupled
 from sfumato.data import prepare
-from sfumato.data.labels import bin_times
+from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.layout import Site
-from sfumato.data.read import labels_of, read, read_entries, read_table
+from sfumato.data.read import read, read_entries, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
@@ -40,8 +41,10 @@ from sfumato.solvers.base import Info, PublicShape, Solver
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import assumed_scatter
 from sfumato.store import (
+    COMPONENTS,
+    COUPLED,
     StoredModel,
-    holds_components,
+    kind_of,
     load_model,
     release_files,
     save_model,
@@ -99,7 +102,7 @@ class TensorEstimator(Parametrised, ABC):
         *,
         bounds: tuple[float, float] | None = None,
         entries: int | None = None,
-    ) -> Plan | PrivatePlan:
+    ) -> Plan[PublicShape] | PrivatePlan:
         """What ``fit`` will do to a tensor with these modes; needs no data.
 
         A private plan needs the values' public bounds, and where positions are public the number of
@@ -245,12 +248,12 @@ class TensorEstimator(Parametrised, ABC):
         if (X is None) == (not labels):
             raise SettingError("give either a tensor or table, or labels by mode name")
         single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
-        cells = X if X is not None else _as_columns(labels)
+        cells = X if X is not None else as_columns(labels)
         fallback = self._fallback(unseen)
         if own is not None:
             mode = self._own_mode(own_mode)
             rows = self._own_rows(mode, self._own_entries(own, own_value), fallback)
-            values = self._values_with_own(rows, self._labels(cells), fallback)
+            values = self._values_with_own(rows, labels_in(cells, self.modes_), fallback)
         elif own_mode is not None or own_value is not None:
             raise SettingError("own_mode and own_value say how own entries are read: give own as well")
         else:
@@ -278,18 +281,7 @@ class TensorEstimator(Parametrised, ABC):
     def _locate(self, X: Any, fallback: str) -> NDArray[np.int32]:
         if isinstance(X, SparseTensor) and X.modes == self.modes_:
             return X.coordinates
-        return _located(self.modes_, self._labels(X), fallback)
-
-    def _labels(self, X: Any) -> Mapping[str, Any]:
-        """Labels by mode name."""
-        if isinstance(X, SparseTensor):
-            return {
-                mode.name: mode.labels_at(levels)
-                for mode, levels in zip(X.modes, X.coordinates, strict=True)
-            }
-        if isinstance(X, Mapping):
-            return _binned(X, self.modes_)
-        return labels_of(_as_table(X, self.modes_), self.modes_)
+        return _located(self.modes_, labels_in(X, self.modes_), fallback)
 
     # -- own rows ---------------------------------------------------------------------------------
 
@@ -367,7 +359,7 @@ class TensorEstimator(Parametrised, ABC):
             raise SettingError(f"k must be a whole number from 1 on, got {k}")
         if any(np.ndim(label) for label in labels.values()):
             raise SettingError("top takes one label per mode")
-        cell = _as_columns({**labels, mode: self.modes_[m].label(0)})
+        cell = as_columns({**labels, mode: self.modes_[m].label(0)})
         values = model.along(m, self._locate(cell, "error")[:, 0].tolist())
         if self.bounds_ is not None:
             values = np.clip(values, *self.bounds_)
@@ -611,8 +603,11 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
 
 def load(folder: str | PathLike[str]) -> Any:
     """A fitted estimator from a folder that its ``save`` or ``release`` wrote."""
-    if holds_components(folder):
+    kind = kind_of(folder)
+    if kind == COMPONENTS:
         return PowerMethod.load(folder)
+    if kind == COUPLED:
+        return Coupled.load(folder)
     stored = load_model(folder)
     private = stored.guarantee is not None
     # A release says nothing of how it came about.
@@ -713,38 +708,6 @@ def _solver_to_json(solver: Any) -> dict[str, Any]:
 def _solver_from_json(settings: dict[str, Any]) -> Any:
     rest = {key: value for key, value in settings.items() if key != "name"}
     return SOLVERS[settings["name"]](**rest)
-
-
-def _as_columns(labels: Mapping[str, Any]) -> dict[str, Array]:
-    """Labels by mode as columns of one length; single labels are repeated."""
-    columns = {name: np.atleast_1d(np.asarray(value)) for name, value in labels.items()}
-    length = max(column.shape[0] for column in columns.values())
-    return {
-        name: np.repeat(column, length) if column.shape[0] == 1 else column
-        for name, column in columns.items()
-    }
-
-
-def _binned(labels: Mapping[str, Any], modes: Sequence[Mode]) -> dict[str, Any]:
-    """The same labels, with times cut to the bins of their mode."""
-    import pyarrow as pa
-
-    binned = dict(labels)
-    for mode in modes:
-        if mode.bin is not None and mode.name in labels:
-            times = bin_times(pa.array(labels[mode.name]), mode.bin, column=mode.name)
-            binned[mode.name] = times.to_numpy(zero_copy_only=False)
-    return binned
-
-
-def _as_table(X: Any, modes: Sequence[Mode]) -> Any:
-    if isinstance(X, np.ndarray):
-        if X.ndim != 2 or X.shape[1] != len(modes):
-            raise DataError(f"a table of labels needs {len(modes)} columns, got shape {X.shape}")
-        import pyarrow as pa
-
-        return pa.table({mode.name: X[:, m] for m, mode in enumerate(modes)})
-    return read_table(X)
 
 
 def _tensor_from_table(X: Any, y: Any) -> SparseTensor:

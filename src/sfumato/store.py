@@ -18,7 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +32,7 @@ from safetensors.numpy import save as save_tensors
 from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError, SfumatoError
 from sfumato.models.components import Components
+from sfumato.models.coupled import CoupledModel, Part
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.solvers.own_rows import OwnPrior
@@ -221,7 +222,7 @@ def _read_model(path: Path) -> StoredModel:
 
 # -- components -----------------------------------------------------------------------------------
 
-_COMPONENTS = "components"
+COMPONENTS = "components"
 
 
 class StoredComponents(NamedTuple):
@@ -241,7 +242,7 @@ def save_components(
     """Write components to a folder, replacing an older model there."""
     tensors = {f"vectors_{m}": np.ascontiguousarray(v) for m, v in enumerate(components.vectors)}
     tensors["weights"] = np.ascontiguousarray(components.weights)
-    description = {"kind": _COMPONENTS, "order": components.order, "settings": settings}
+    description = {"kind": COMPONENTS, "order": components.order, "settings": settings}
     files = _files(description, tensors)
     if guarantee is not None:
         files |= _guarantee_files(guarantee)
@@ -250,18 +251,12 @@ def save_components(
     return Path(folder)
 
 
-def holds_components(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder was written by :func:`save_components`."""
-    path = Path(folder)
-    return (path / _JSON).is_file() and _read_json(path).get("kind") == _COMPONENTS
-
-
 def load_components(folder: str | os.PathLike[str]) -> StoredComponents:
     """What :func:`save_components` wrote."""
     path = Path(folder)
     description = _read_json(path)
     data = _read_tensors(path, description)
-    if description.get("kind") != _COMPONENTS:
+    if description.get("kind") != COMPONENTS:
         raise ModelFileError(f"{path} holds a model, not components: use sfumato.load")
     with _damage(path):
         order, weights = int(description["order"]), data["weights"]
@@ -270,6 +265,73 @@ def load_components(folder: str | os.PathLike[str]) -> StoredComponents:
             raise ModelFileError(f"{path} is damaged: its vectors do not fit its weights")
         found = Components(weights, vectors, order)
         return StoredComponents(found, dict(description["settings"]), _read_guarantee(path))
+
+
+# -- coupled models -------------------------------------------------------------------------------
+
+COUPLED = "coupled"
+
+
+class StoredCoupled(NamedTuple):
+    """A coupled model, and for each relation the observed cells at the levels of its modes."""
+
+    model: CoupledModel
+    modes: tuple[Mode, ...]
+    evidence: dict[str, tuple[Any, ...]]
+    settings: dict[str, Any]
+    notes: dict[str, Any]
+
+
+def save_coupled(stored: StoredCoupled, folder: str | os.PathLike[str]) -> Path:
+    """Write a coupled model to a folder, replacing an older model there."""
+    model = stored.model
+    tensors = {f"factor_{d}": np.ascontiguousarray(f) for d, f in enumerate(model.factors)}
+    for v, (part, core) in enumerate(zip(model.parts, model.cores, strict=True)):
+        tensors[f"core_{v}"] = np.ascontiguousarray(core)
+        for m, counts in enumerate(stored.evidence[part.name]):
+            tensors[f"evidence_{v}_{m}"] = np.ascontiguousarray(counts)
+    description = {
+        "kind": COUPLED,
+        "rank": model.rank,
+        "sizes": model.sizes,
+        "parts": [asdict(part) for part in model.parts],
+        "modes": [_mode_to_json(mode) for mode in stored.modes],
+        "settings": stored.settings,
+        "notes": stored.notes,
+    }
+    with replacing_folder(Path(folder)) as new:
+        _write(new, _files(description, tensors))
+    return Path(folder)
+
+
+def load_coupled(folder: str | os.PathLike[str]) -> StoredCoupled:
+    """What :func:`save_coupled` wrote."""
+    path = Path(folder)
+    description = _read_json(path)
+    data = _read_tensors(path, description)
+    if description.get("kind") != COUPLED:
+        raise ModelFileError(f"{path} holds another model: use sfumato.load")
+    with _damage(path):
+        parts = [Part(**{**part, "modes": tuple(part["modes"])}) for part in description["parts"]]
+        model = CoupledModel.zeros(
+            description["sizes"], description["rank"], parts, data["factor_0"].dtype
+        )
+        for d, factor in enumerate(model.factors):
+            factor[:] = data[f"factor_{d}"]
+        for v, core in enumerate(model.cores):
+            core[:] = data[f"core_{v}"]
+        evidence = {
+            part.name: tuple(data[f"evidence_{v}_{m}"] for m in range(part.order))
+            for v, part in enumerate(parts)
+        }
+        modes = tuple(_mode_from_json(mode) for mode in description["modes"])
+        return StoredCoupled(model, modes, evidence, description["settings"], description["notes"])
+
+
+def kind_of(folder: str | os.PathLike[str]) -> str | None:
+    """What kind of model a folder holds; None where it is a private fit, or nothing."""
+    path = Path(folder)
+    return _read_json(path).get("kind") if (path / _JSON).is_file() else None
 
 
 def _assemble(description: dict[str, Any], data: dict[str, Any], order: int) -> Multilinear:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import DivergedError, Info, PublicShape, Solver
+from sfumato.solvers.base import DivergedError, Info, PublicShape
+from sfumato.solvers.coupled import CoupledShape
+
+_Shape = TypeVar("_Shape", PublicShape, CoupledShape)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[_Shape]):
     """What will be fitted and how: everything but the data.
 
     ``starts`` fits are made from different random starts and the one with the least training error
     is kept; like a tolerance, that choice looks at the data and is for non-private use.
     """
 
-    shape: PublicShape
-    solver: Solver[Any]
+    shape: _Shape
+    solver: Any  # a Solver, of a single tensor or of several
     seed: int = 0
     starts: int = 1
     tolerance: float | None = None
@@ -37,12 +41,13 @@ class Plan:
     @property
     def rounds(self) -> int:
         """Questions put to the data, over all starts."""
-        return self.starts * self.solver.rounds(self.shape)
+        return self.starts * int(self.solver.rounds(self.shape))
 
     def explain(self) -> str:
         """The plan in words."""
         stop = "" if self.tolerance is None else f", until it gains less than {self.tolerance:g}"
         again = "" if self.starts == 1 else f", from {self.starts} starts, the best one kept"
+        assert isinstance(self.shape, PublicShape)
         return f"{model_in_words(self.shape)}; {self.solver}{stop}{again}. Not private."
 
 
@@ -58,16 +63,20 @@ def model_in_words(shape: PublicShape) -> str:
 
 
 class Fit(NamedTuple):
-    """A fitted model, and what each completed sweep or pass reported."""
+    """A fitted model, and what each completed sweep or pass reported.
 
-    model: Multilinear
+    ``posterior`` is what a Bayesian solver knows beyond the model.
+    """
+
+    model: Any
     history: tuple[Info, ...]
+    posterior: Any = None
 
 
 Progress = Callable[[int, int, Info], None]
 
 
-def carry_out(plan: Plan, site: Site, progress: Progress | None = None) -> Fit:
+def carry_out(plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None = None) -> Fit:
     """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
     fits = []
     for start in range(plan.starts):
@@ -76,10 +85,21 @@ def carry_out(plan: Plan, site: Site, progress: Progress | None = None) -> Fit:
         except DivergedError:
             if start == plan.starts - 1 and not fits:
                 raise
-    return min(fits, key=lambda fit: training_rmse(fit.model, site)) if len(fits) > 1 else fits[0]
+    return min(fits, key=lambda fit: _remaining(fit, site)) if len(fits) > 1 else fits[0]
 
 
-def _one_start(plan: Plan, site: Site, progress: Progress | None, start: int) -> Fit:
+def _remaining(fit: Fit, site: Site | CoupledSite) -> float:
+    """What a fit could not lower any further."""
+    objective = fit.history[-1].objective if fit.history else None
+    if objective is not None:
+        return objective
+    assert isinstance(site, Site)
+    return training_rmse(fit.model, site)
+
+
+def _one_start(
+    plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None, start: int
+) -> Fit:
     solver, history = plan.solver, list[Info]()
     rounds = solver.rounds(plan.shape)
     state = solver.init(plan.seed, plan.shape)
@@ -93,19 +113,21 @@ def _one_start(plan: Plan, site: Site, progress: Progress | None, start: int) ->
             if plan.tolerance is not None and _settled(history, plan.tolerance):
                 break
     model = solver.finish(state)
-    if not all(np.isfinite(part).all() for part in (model.rows, model.biases, model.free_core)):
+    if not all(np.isfinite(part).all() for part in model.parameters):
         raise DivergedError(
             "the fit left the range of floating-point numbers; raise the penalties, lower the step, "
             "or use float64"
         )
-    return Fit(model, tuple(history))
+    posterior = getattr(solver, "posterior", None)
+    return Fit(model, tuple(history), None if posterior is None else posterior(state))
 
 
 def _settled(history: list[Info], tolerance: float) -> bool:
-    errors = [info.train_rmse for info in history[-2:]]
+    pairs = [(info.objective, info.train_rmse) for info in history[-2:]]
+    errors = [error if objective is None else objective for objective, error in pairs]
     if len(errors) < 2 or errors[0] is None or errors[1] is None:
         return False
-    return errors[0] - errors[1] < tolerance * errors[0]
+    return errors[0] - errors[1] < tolerance * abs(errors[0])
 
 
 def training_rmse(model: Multilinear, site: Site) -> float:

@@ -3,6 +3,7 @@
 from sfumato.solvers.als import ALS
 from sfumato.solvers.biases import Backfitting
 from sfumato.solvers.minibatch import MinibatchSGD
+from sfumato.solvers.multiplicative import Multiplicative
 from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
 from sfumato.solvers.private_alternating import PrivateAlternating
 from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant
@@ -13,15 +14,24 @@ from sfumato.solvers.private_passes import PrivatePasses
 from sfumato.solvers.sequential import SequentialSGD
 from sfumato.solvers.sgd import SGD
 
-SOLVERS = {"als": ALS, "sgd": SGD, "minibatch": MinibatchSGD, "sequential": SequentialSGD}
+COUPLED_SOLVERS = {"multiplicative": Multiplicative}
+SOLVERS = {
+    "als": ALS,
+    "sgd": SGD,
+    "minibatch": MinibatchSGD,
+    "sequential": SequentialSGD,
+    **COUPLED_SOLVERS,
+}
 
 __all__ = [
     "ALS",
+    "COUPLED_SOLVERS",
     "SGD",
     "SOLVERS",
     "Backfitting",
     "InputPerturbation",
     "MinibatchSGD",
+    "Multiplicative",
     "PaperGradient",
     "PaperInput",
     "PaperOutput",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
-from sfumato.data.relations import Relations
+from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode
-from sfumato.errors import SettingError
+from sfumato.errors import DataError, SettingError
 from sfumato.models.coupled import CoupledModel, Part
 from sfumato.models.multilinear import Multilinear
 from sfumato.solvers.base import PublicShape, start_generator
@@ -104,12 +104,37 @@ def coupled_shape(shape: PublicShape | CoupledShape, divergence: float, what: st
     )
 
 
-def coupled_site(site: Site | CoupledSite, divergence: float) -> CoupledSite:
-    """The entries of a single tensor as those of one relation."""
+def coupled_site(
+    site: Site | CoupledSite, divergence: float, check: Callable[[Relation], None]
+) -> CoupledSite:
+    """The entries of a single tensor as those of one relation, which are checked as such."""
     if isinstance(site, CoupledSite):
         return site
-    key = ("coupled", divergence)
-    return site.kept(key, lambda: CoupledSite.of(site, divergence))
+
+    def make() -> CoupledSite:
+        nowhere, modes = site.tensor.coordinates[:, :0], tuple(range(site.tensor.order))
+        check(Relation("tensor", site.tensor, nowhere, modes, "cp", divergence, 1.0, "missing"))
+        return CoupledSite.of(site, divergence)
+
+    return site.kept(("coupled", divergence), make)
+
+
+def check_not_negative(relation: Relation) -> None:
+    """Values that the divergence of non-negative factors is defined for."""
+    values, name = relation.tensor.values, relation.name
+    if not np.isfinite(values).all():
+        raise DataError(f"{name!r} holds infinite values: leave them out")
+    if values.min() < 0:
+        raise DataError(
+            f"{name!r} holds negative values, and these factors are not negative: shift the values "
+            "first, or use a solver whose factors may be"
+        )
+    zeros = relation.absent == "zero" or not values.all()
+    if zeros and relation.divergence >= 2:
+        raise DataError(
+            f"{name!r} holds zeros, for which the divergence with p = {relation.divergence:g} has no "
+            "minimum: use a p below 2, or values above zero"
+        )
 
 
 def positive_start(shape: CoupledShape, seed: int) -> CoupledModel:

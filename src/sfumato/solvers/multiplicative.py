@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
+from sfumato.data.relations import Relation
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.multilinear import Multilinear
@@ -31,6 +32,7 @@ from sfumato.solvers.base import Info, PublicShape, check_count
 from sfumato.solvers.coupled import (
     Block,
     CoupledShape,
+    check_not_negative,
     coupled_shape,
     coupled_site,
     finished,
@@ -106,6 +108,10 @@ class Multiplicative:
     def _shape(self, shape: PublicShape | CoupledShape) -> CoupledShape:
         return coupled_shape(shape, self.divergence, _WHAT)
 
+    def check(self, relation: Relation) -> None:
+        """Refuse values that these updates cannot fit."""
+        check_not_negative(relation)
+
     def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
         check_count(sweeps=self.sweeps)
         coupled = self._shape(shape)
@@ -120,7 +126,7 @@ class Multiplicative:
         return SumsQuery(state.model, state.shape.blocks[state.step], 1 / state.dispersions)
 
     def answer(self, query: SumsQuery | DivergenceQuery, site: Site | CoupledSite) -> Any:
-        entries = coupled_site(site, self.divergence)
+        entries = coupled_site(site, self.divergence, self.check)
         if isinstance(query, DivergenceQuery):
             sums = [divergence(query.model, entries, v) for v in range(len(entries.parts))]
             return Divergences(np.array(sums), np.array([part.cells for part in entries.parts]))

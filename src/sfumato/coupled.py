@@ -1,0 +1,257 @@
+"""``sf.Coupled``: several tensors that share modes, factorised together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from sfumato.data.cells import as_columns, labels_in
+from sfumato.data.coupled_layout import CoupledSite
+from sfumato.data.relations import Relation, Relations
+from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode
+from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError, UnknownLabelError
+from sfumato.fit.plan import Plan, Progress, carry_out
+from sfumato.models.coupled import CoupledModel
+from sfumato.parallel import available_threads
+from sfumato.parameters import Parametrised
+from sfumato.solvers import COUPLED_SOLVERS
+from sfumato.solvers.base import Info, check_count
+from sfumato.solvers.coupled import CoupledShape
+from sfumato.store import StoredCoupled, load_coupled, save_coupled
+
+Array = NDArray[Any]
+
+
+class RelationShape(NamedTuple):
+    """What a fitted model knows of a relation.
+
+    ``evidence`` has for each of its modes the number of observed cells at every level.
+    """
+
+    name: str
+    modes: tuple[int, ...]
+    evidence: tuple[Array, ...]
+
+
+class Coupled(Parametrised):
+    """Factors of several tensors, shared where modes have the same name.
+
+    Parameters
+    ----------
+    rank : number of components, the same in every mode.
+    solver : "multiplicative" (non-negative factors by multiplicative updates), "variational" (Poisson
+        data with Gamma priors, the posterior in closed form), "langevin" (samples from the posterior),
+        or a solver record with settings of your own.
+    starts : fits from different random starts, of which the best is kept.
+    seed : of the random starts.
+    dtype : float64 or float32.
+    threads : None for all cores.
+    progress : called with what is done after every step.
+
+    Attributes
+    ----------
+    model_ : the :class:`~sfumato.models.coupled.CoupledModel`.
+    posterior_ : what a Bayesian solver knows beyond it; None else.
+    history_ : what every sweep reported.
+    """
+
+    def __init__(
+        self,
+        rank: int = 2,
+        solver: Any = "multiplicative",
+        *,
+        starts: int = 1,
+        seed: int = 0,
+        dtype: DTypeLike = np.float64,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.rank = rank
+        self.solver = solver
+        self.starts = starts
+        self.seed = seed
+        self.dtype = dtype
+        self.threads = threads
+        self.progress = progress
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    # -- fitting ----------------------------------------------------------------------------------
+
+    def plan(self, relations: Relations) -> Plan[CoupledShape]:
+        """What ``fit`` will do to relations of this shape."""
+        check_count(rank=self.rank, starts=self.starts)
+        dtype = np.dtype(self.dtype)
+        if dtype not in (np.float32, np.float64):
+            raise SettingError(f"dtype must be float32 or float64, got {dtype}")
+        shape = CoupledShape.of(relations, self.rank, dtype, self.threads or available_threads())
+        solver = self._solver()
+        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+
+    def _solver(self) -> Any:
+        if not isinstance(self.solver, str):
+            return self.solver
+        if self.solver not in COUPLED_SOLVERS:
+            names = ", ".join(COUPLED_SOLVERS)
+            raise SettingError(
+                f"there is no solver {self.solver!r} of coupled models; there are {names}"
+            )
+        return COUPLED_SOLVERS[self.solver]()
+
+    def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
+        """Fit to :class:`Relations`, or to a mapping from names to tensors."""
+        begin = time.perf_counter()
+        relations = X if isinstance(X, Relations) else Relations(X)
+        plan = self.plan(relations)
+        for relation in relations.values():
+            plan.solver.check(relation)
+        site = CoupledSite(relations, plan.shape.threads, plan.shape.dtype)
+        result = carry_out(plan, site, self.progress)
+        self.model_: CoupledModel = result.model
+        self.posterior_, self.history_ = result.posterior, result.history
+        self.modes_ = relations.modes
+        self.relations_ = {relation.name: _known(relation) for relation in relations.values()}
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    # -- predicting -------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        relation: str,
+        X: Any = None,
+        *,
+        reliance: bool = False,
+        **labels: Any,
+    ) -> Any:
+        """Predicted values of cells of a relation.
+
+        ``X`` is a tensor, a table with a column of labels per mode, or nothing where labels are given by
+        mode name: ``predict("visits", user=3, location=8, activity=1)``.
+
+        With ``reliance`` a pair: the values, and for each how much of what is known about its levels
+        comes from other relations, from 0 to 1. At 1 the relation itself says nothing about one of the
+        levels (a cold start), and the prediction rests on side information only; NaN where no relation
+        does, and the prediction is the average of the mode.
+        """
+        known, modes = self._relation(relation)
+        if (X is None) == (not labels):
+            raise SettingError("give either a tensor or table, or labels by mode name")
+        single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
+        cells = self._locate(modes, X if X is not None else as_columns(labels))
+        part = list(self.relations_).index(relation)
+        threads = self.threads or available_threads()
+        values = self.model_.predict(part, cells, threads=threads)
+        shares = self._reliance(known, cells) if reliance else None
+        if single:
+            return float(values[0]) if shares is None else (float(values[0]), float(shares[0]))
+        return values if shares is None else (values, shares)
+
+    def _relation(self, name: str) -> tuple[RelationShape, list[Mode]]:
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        if name not in self.relations_:
+            raise SettingError(f"there is no relation {name!r}; there are {', '.join(self.relations_)}")
+        known = self.relations_[name]
+        return known, [self.modes_[d] for d in known.modes]
+
+    def _locate(self, modes: Sequence[Mode], X: Any) -> NDArray[np.int32]:
+        if isinstance(X, SparseTensor) and X.modes == tuple(modes):
+            return X.coordinates
+        found = find_levels(modes, labels_in(X, modes))
+        for mode, levels in zip(modes, found, strict=True):
+            if (levels < 0).any():
+                raise UnknownLabelError(
+                    f"mode {mode.name!r} has labels that no relation had in training, at "
+                    f"{(levels < 0).sum()} cells: leave them out, or fit with a relation that knows them"
+                )
+        return found
+
+    def _reliance(self, known: RelationShape, cells: NDArray[np.int32]) -> Array:
+        """The largest share, over the modes of a cell, of other relations' cells at its level."""
+        shares = []
+        for d, own, levels in zip(known.modes, known.evidence, cells, strict=True):
+            total = sum(
+                relation.evidence[relation.modes.index(d)]
+                for relation in self.relations_.values()
+                if d in relation.modes
+            )
+            with np.errstate(invalid="ignore"):
+                shares.append((1 - own / total)[levels])
+        largest: Array = np.max(shares, axis=0)  # NaN where one is
+        return largest
+
+    def factor(self, mode: str) -> Array:
+        """The factor of a mode, a row for every level."""
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        return self.model_.factor(find_mode(self.modes_, mode))
+
+    # -- judging ----------------------------------------------------------------------------------
+
+    def rmse(self, relation: str, X: Any, y: Any = None) -> float:
+        """Root mean squared error at a tensor's entries, or a table's rows with values ``y``."""
+        predicted, actual = self._pairs(relation, X, y)
+        return float(np.sqrt(np.mean((predicted - actual) ** 2)))
+
+    def score(self, relation: str, X: Any, y: Any = None) -> float:
+        """Minus the RMSE: higher is better."""
+        return -self.rmse(relation, X, y)
+
+    def _pairs(self, relation: str, X: Any, y: Any) -> tuple[Array, Array]:
+        if y is None and not isinstance(X, SparseTensor):
+            raise DataError("give a SparseTensor, or a table of labels and the values y")
+        actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
+        return np.asarray(self.predict(relation, X), np.float64), actual
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write the fitted model to a folder; see :func:`sfumato.load`."""
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        solver = self._solver()
+        stored = StoredCoupled(
+            self.model_,
+            self.modes_,
+            {name: known.evidence for name, known in self.relations_.items()},
+            {"rank": self.rank, "starts": self.starts, "seed": self.seed},
+            {
+                "solver": {"name": solver.name, **asdict(solver)},
+                "fit_seconds": self.fit_seconds_,
+                "history": [asdict(info) for info in self.history_],
+            },
+        )
+        return save_coupled(stored, folder)
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Coupled:
+        """What :meth:`save` wrote. Of a posterior only the model is kept."""
+        stored = load_coupled(folder)
+        try:
+            kept = dict(stored.notes["solver"])
+            solver = COUPLED_SOLVERS[kept.pop("name")](**kept)
+            method = cls(solver=solver, **stored.settings)
+            method.history_ = tuple(Info(**info) for info in stored.notes["history"])
+            method.fit_seconds_ = stored.notes["fit_seconds"]
+        except (KeyError, TypeError) as error:
+            raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
+        method.model_, method.modes_, method.posterior_ = stored.model, stored.modes, None
+        method.relations_ = {
+            part.name: RelationShape(part.name, part.modes[: part.order], stored.evidence[part.name])
+            for part in stored.model.parts
+        }
+        return method
+
+
+def _known(relation: Relation) -> RelationShape:
+    evidence = tuple(relation.observed_counts(position) for position in range(len(relation.modes)))
+    return RelationShape(relation.name, relation.modes, evidence)
