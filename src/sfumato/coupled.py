@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato import metrics
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
@@ -199,18 +200,30 @@ class Coupled(Parametrised):
 
     def rmse(self, relation: str, X: Any, y: Any = None) -> float:
         """Root mean squared error at a tensor's entries, or a table's rows with values ``y``."""
-        predicted, actual = self._pairs(relation, X, y)
-        return float(np.sqrt(np.mean((predicted - actual) ** 2)))
+        return -self.score(relation, X, y)
 
-    def score(self, relation: str, X: Any, y: Any = None) -> float:
-        """Minus the RMSE: higher is better."""
-        return -self.rmse(relation, X, y)
+    def score(self, relation: str, X: Any, y: Any = None, *, metric: str = "rmse") -> float:
+        """How good predictions are, higher is better: minus the RMSE, or another ``metric``.
 
-    def _pairs(self, relation: str, X: Any, y: Any) -> tuple[Array, Array]:
+        The others are "auc" and "precision@10" (or another number) for links, and "log_likelihood" for
+        counts; see :mod:`sfumato.metrics`.
+        """
         if y is None and not isinstance(X, SparseTensor):
             raise DataError("give a SparseTensor, or a table of labels and the values y")
         actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
-        return np.asarray(self.predict(relation, X), np.float64), actual
+        predicted = self.predict(relation, X)
+        if metric == "rmse":
+            return -metrics.rmse(actual, predicted)
+        if metric == "auc":
+            return metrics.auc(actual, predicted)
+        if metric == "log_likelihood":
+            return metrics.poisson_log_likelihood(actual, predicted)
+        name, _, k = metric.partition("@")
+        if name == "precision" and k.isdigit():
+            return metrics.precision_at(int(k), actual, predicted)
+        raise SettingError(
+            f"metric is 'rmse', 'auc', 'log_likelihood' or 'precision@10', got {metric!r}"
+        )
 
     # -- keeping ----------------------------------------------------------------------------------
 

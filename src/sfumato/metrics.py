@@ -1,0 +1,92 @@
+"""How good predictions are: errors of values, likelihoods of counts, and ranks of links.
+
+Every function takes what was observed first, then what was predicted, and returns a number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln
+from scipy.stats import rankdata
+
+from sfumato.errors import DataError, SettingError
+
+Array = NDArray[Any]
+
+
+def rmse(observed: ArrayLike, predicted: ArrayLike) -> float:
+    """Root mean squared error."""
+    x, v = _pair(observed, predicted)
+    return float(np.sqrt(np.mean((x - v) ** 2)))
+
+
+def poisson_log_likelihood(observed: ArrayLike, predicted: ArrayLike) -> float:
+    """Mean log probability of counts under Poisson laws with the predicted means.
+
+    A mean of zero makes a count above zero impossible: the result is then minus infinity.
+    """
+    x, v = _pair(observed, predicted)
+    if x.min() < 0 or v.min() < 0:
+        raise DataError("counts and their means cannot be negative")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(x > 0, x * np.log(v), 0.0) - v - gammaln(x + 1)
+    return float(terms.mean())
+
+
+def normal_log_likelihood(observed: ArrayLike, predicted: ArrayLike, deviation: float) -> float:
+    """Mean log density under normal laws with the predicted means and one standard deviation."""
+    if not 0 < deviation < np.inf:
+        raise SettingError(f"a standard deviation is a number above zero, got {deviation}")
+    x, v = _pair(observed, predicted)
+    squares = ((x - v) / deviation) ** 2
+    return float(-0.5 * squares.mean() - np.log(deviation) - 0.5 * np.log(2 * np.pi))
+
+
+def auc(observed: ArrayLike, predicted: ArrayLike) -> float:
+    """Probability that a link is ranked above a cell without one (area under the ROC curve).
+
+    Links are cells whose observed value is above zero. Equal predictions count half.
+    """
+    x, v = _pair(observed, predicted)
+    links = x > 0
+    positive = int(links.sum())
+    if positive in (0, len(links)):
+        raise DataError("an AUC needs cells with and cells without a link")
+    ranks = rankdata(v)
+    above = ranks[links].sum() - positive * (positive + 1) / 2
+    return float(above / (positive * (len(links) - positive)))
+
+
+def precision_at(
+    k: int, observed: ArrayLike, predicted: ArrayLike, groups: ArrayLike | None = None
+) -> float:
+    """Share of links among the k highest predictions; with ``groups`` the mean over groups.
+
+    A group with fewer than k cells is judged by those it has. Of equal predictions the first counts.
+    """
+    if int(k) != k or k < 1:
+        raise SettingError(f"k must be a whole number from 1 on, got {k}")
+    x, v = _pair(observed, predicted)
+    names = np.zeros(len(x)) if groups is None else np.asarray(groups)
+    if names.shape != x.shape:
+        raise DataError(f"{len(x)} cells need as many groups, got shape {names.shape}")
+    order = np.lexsort((-v, names))  # by group, best first; stable
+    _, starts = np.unique(names[order], return_index=True)
+    place = np.arange(len(x)) - np.repeat(starts, np.diff(np.append(starts, len(x))))
+    top = place < k
+    hits = np.add.reduceat(np.where(top, x[order] > 0, 0), starts)
+    return float(np.mean(hits / np.add.reduceat(top.astype(int), starts)))
+
+
+def _pair(observed: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array]:
+    x, v = np.asarray(observed, np.float64), np.asarray(predicted, np.float64)
+    if x.shape != v.shape or x.ndim != 1 or not x.size:
+        raise DataError(
+            f"as many predictions as observed values are needed, got {v.shape} and {x.shape}"
+        )
+    if np.isnan(x).any() or np.isnan(v).any():
+        raise DataError("values and predictions must be numbers, got NaN")
+    return x, v
