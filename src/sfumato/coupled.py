@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sfumato import metrics
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode
 from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError, UnknownLabelError
 from sfumato.fit.plan import Plan, Progress, carry_out
+from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.coupled import CoupledModel
 from sfumato.parallel import available_threads
 from sfumato.parameters import Parametrised
@@ -213,14 +213,14 @@ class Coupled(Parametrised):
         actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
         predicted = self.predict(relation, X)
         if metric == "rmse":
-            return -metrics.rmse(actual, predicted)
+            return -rmse(actual, predicted)
         if metric == "auc":
-            return metrics.auc(actual, predicted)
+            return auc(actual, predicted)
         if metric == "log_likelihood":
-            return metrics.poisson_log_likelihood(actual, predicted)
+            return poisson_log_likelihood(actual, predicted)
         name, _, k = metric.partition("@")
         if name == "precision" and k.isdigit():
-            return metrics.precision_at(int(k), actual, predicted)
+            return precision_at(int(k), actual, predicted)
         raise SettingError(
             f"metric is 'rmse', 'auc', 'log_likelihood' or 'precision@10', got {metric!r}"
         )
