@@ -138,12 +138,13 @@ def check_not_negative(relation: Relation) -> None:
 
 
 def positive_start(shape: CoupledShape, seed: int) -> CoupledModel:
-    """Positive random parameters; the data play no part."""
+    """Positive random parameters; the data play no part.
+
+    They differ by much: where all are about equal, a Tucker core takes long to leave that.
+    """
     model, generator = shape.zeros(), start_generator(seed)
-    for factor in model.factors:
-        factor[:] = generator.uniform(0.5, 1.5, factor.shape)
-    for core in model.cores:
-        core[:] = generator.uniform(0.5, 1.5, core.shape)
+    for part in (*model.factors, *model.cores):
+        part[:] = 0.1 + generator.standard_exponential(part.shape)
     return model
 
 

@@ -1,0 +1,259 @@
+"""Multiplicative updates: sums against brute force, monotone decrease, priors, dispersion, rules."""
+
+import numpy as np
+import pytest
+
+import sfumato as sf
+from sfumato.data.coupled_layout import CoupledSite
+from sfumato.errors import DataError, SettingError
+from sfumato.models.coupled import CoupledModel, Part
+from sfumato.solvers.coupled import CoupledShape, positive_start
+from sfumato.solvers.coupled_sums import beta_divergence, core_sums, divergence, mode_sums
+
+RANK = 3
+FLOAT = np.dtype(float)
+
+
+def tensor(names, values, known=None):
+    known = np.ones(values.shape, bool) if known is None else known
+    modes = tuple(sf.Mode(name, size) for name, size in zip(names, values.shape, strict=True))
+    return sf.SparseTensor(np.stack(np.nonzero(known)), values[known], modes)
+
+
+def problem(seed, p, absent="missing", structure="cp", positive=False):
+    """Three relations; the last has no mode of its own, so that it has weights."""
+    generator = np.random.default_rng(seed)
+    dense = {
+        "a": generator.gamma(2.0, size=(6, 5, 4)),
+        "b": generator.gamma(2.0, size=(5, 7)),
+        "c": generator.gamma(2.0, size=(6, 5)),
+    }
+    known = {name: generator.random(values.shape) < 0.7 for name, values in dense.items()}
+    names = {"a": "ula", "b": "lf", "c": "ul"}
+    tensors = {}
+    for name, values in dense.items():
+        if absent == "zero":
+            values[generator.random(values.shape) < 0.4] = 0.0
+            hidden = generator.random(values.shape) < 0.1
+            shown = np.where(hidden, np.nan, values)
+            known[name] = ~hidden
+            tensors[name] = tensor(names[name], shown, hidden | (values > 0))
+        else:
+            tensors[name] = tensor(names[name], values, known[name])
+    relations = sf.Relations(tensors, divergence=p, absent=absent, structure={"a": structure})
+    return relations, dense, known
+
+
+def started(relations, seed=0):
+    shape = CoupledShape.of(relations, RANK, FLOAT, 1)
+    return shape, positive_start(shape, seed)
+
+
+def dense_value(model, part):
+    letters = "abcd"[: len(model.parts[part].modes)]
+    terms = ",".join(f"{letter}{letter.upper()}" for letter in letters)
+    factors = [model.factor(mode) for mode in model.parts[part].modes]
+    core = model.core(part)
+    value = np.einsum(f"{letters.upper()},{terms}->{letters}", core, *factors)
+    return value[..., 0] if model.parts[part].weighted else value
+
+
+def dense_objective(model, relations, dense, known):
+    return sum(
+        beta_divergence(dense[name], dense_value(model, v), relations[name].divergence)[
+            known[name]
+        ].sum()
+        for v, name in enumerate(relations)
+    )
+
+
+PROBLEMS = [
+    (p, absent, structure)
+    for p in (0.0, 0.5, 1.0, 1.5)
+    for absent in ("missing", "zero")
+    for structure in ("cp", "tucker")
+]
+
+
+@pytest.mark.parametrize(("p", "absent", "structure"), PROBLEMS)
+def test_sums_are_the_two_halves_of_the_gradient(p, absent, structure):
+    """Denominator less numerator is the gradient of the divergence, here by finite differences."""
+    relations, dense, known = problem(1, p, absent, structure)
+    shape, model = started(relations)
+    site = CoupledSite(relations, 2, FLOAT)
+    scales = np.array([1.0, 1.0, 1.0])
+    for mode in range(len(shape.modes)):
+        sums = mode_sums(model, site, mode, scales)
+        assert (sums.numerator >= 0).all()
+        for row, column in ((0, 0), (model.sizes[mode] - 1, RANK - 1)):
+            slope = finite_difference(model, model.factor(mode), (row, column), relations, dense, known)
+            found = sums.denominator[row, column] - sums.numerator[row, column]
+            assert found == pytest.approx(slope, rel=1e-5, abs=1e-6)
+    if structure == "tucker":
+        sums = core_sums(model, site, 0, 1.0)
+        slope = finite_difference(model, model.cores[0], (5,), relations, dense, known)
+        assert sums.denominator[5] - sums.numerator[5] == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+def finite_difference(model, array, place, relations, dense, known, step=1e-6):
+    before, ends = array[place], []
+    for sign in (-1, 1):
+        array[place] = before + sign * step
+        ends.append(dense_objective(model, relations, dense, known))
+    array[place] = before
+    return (ends[1] - ends[0]) / (2 * step)
+
+
+@pytest.mark.parametrize(("p", "absent", "structure"), PROBLEMS)
+def test_the_divergence_is_that_of_all_observed_cells(p, absent, structure):
+    relations, dense, known = problem(2, p, absent, structure)
+    _, model = started(relations)
+    site = CoupledSite(relations, 1, FLOAT)
+    for v, name in enumerate(relations):
+        expected = beta_divergence(dense[name], dense_value(model, v), p)[known[name]].sum()
+        assert divergence(model, site, v) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.7, 1.0, 1.4, 1.8, 2.0, 2.5, 3.0])
+@pytest.mark.parametrize("structure", ["cp", "tucker"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_divergence_never_grows(p, structure, alone):
+    relations, _, _ = problem(3, p, structure=structure)
+    if alone:
+        relations = sf.Relations({"a": relations["a"].tensor}, divergence=p, structure=structure)
+    found = sf.Coupled(RANK, sf.Multiplicative(40, tolerance=None), threads=1).fit(relations)
+    history = np.array([info.objective for info in found.history_])
+    assert (np.diff(history) <= 1e-9 * history[:-1]).all()
+    assert history[-1] < 0.95 * history[0]
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_it_never_grows_with_zeros_either(p):
+    relations, _, _ = problem(4, p, "zero")
+    found = sf.Coupled(RANK, sf.Multiplicative(40, tolerance=None), threads=1).fit(relations)
+    history = np.array([info.objective for info in found.history_])
+    assert (np.diff(history) <= 1e-9 * history[:-1]).all()
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_closed_forms_fit_like_zeros_written_out(p):
+    relations, dense, known = problem(5, p, "zero")
+    explicit = {
+        name: tensor(relations[name].tensor.mode_names, dense[name], known[name]) for name in relations
+    }
+    written = sf.Relations(explicit, divergence=p)
+    fits = [sf.Coupled(RANK, sf.Multiplicative(20, tolerance=None)).fit(r) for r in (relations, written)]
+    for one, other in zip(fits[0].model_.factors, fits[1].model_.factors, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8)
+
+
+@pytest.mark.parametrize("structure", ["cp", "tucker"])
+def test_one_relation_equals_the_single_tensor(structure):
+    relations, _, _ = problem(6, 1.0, structure=structure)
+    data = relations["a"].tensor
+    alone = (sf.CP if structure == "cp" else sf.Tucker)(
+        RANK, solver=sf.Multiplicative(30), mean=False, biases=False, seed=3
+    ).fit(data)
+    coupled = sf.Coupled(RANK, sf.Multiplicative(30), seed=3).fit(
+        sf.Relations({"a": data}, structure=structure)
+    )
+    np.testing.assert_allclose(alone.predict(data), coupled.predict("a", data), rtol=1e-12)
+
+
+def test_planted_factors_are_found():
+    generator = np.random.default_rng(7)
+    model = CoupledModel.zeros((30, 20, 10, 15), 2, [Part("x", (0, 1, 2)), Part("y", (1, 3))])
+    for factor in model.factors:
+        factor[:] = generator.gamma(0.5, size=factor.shape)
+    values = dense_value(model, 0)
+    known = generator.random(values.shape) < 0.5
+    relations = sf.Relations(
+        {"x": tensor("abc", values, known), "y": tensor("bd", dense_value(model, 1))}
+    )
+    found = sf.Coupled(2, sf.Multiplicative(400, tolerance=None), starts=2, threads=1).fit(relations)
+    test = tensor("abc", values, ~known)
+    assert found.rmse("x", test) < 0.02 * values.std()
+
+
+def test_a_prior_pulls_towards_its_mean():
+    relations, _, _ = problem(8, 1.0)
+    loose = sf.Coupled(RANK, sf.Multiplicative(100)).fit(relations)
+    tight = sf.Coupled(RANK, sf.Multiplicative(100, prior_shape={"u": 1e6}, prior_mean={"u": 2.0})).fit(
+        relations
+    )
+    assert np.abs(tight.factor("u") - 2.0).max() < 0.05
+    assert np.abs(loose.factor("u") - 2.0).max() > 0.5
+
+
+def test_the_posterior_mode_has_no_slope():
+    relations, _, _ = problem(9, 1.0)
+    settings = {"prior_shape": 2.0, "prior_mean": 1.5}
+    found = sf.Coupled(RANK, sf.Multiplicative(1000, **settings, tolerance=None), threads=1).fit(relations)
+    site, model = CoupledSite(relations, 1, FLOAT), found.model_
+    for mode in range(4):
+        sums = mode_sums(model, site, mode, np.ones(3))
+        factor = model.factor(mode)
+        slope = sums.denominator - sums.numerator - (2.0 - 1) / factor + 2.0 / 1.5
+        assert np.abs(slope * factor).max() < 1e-2
+
+
+def test_a_dispersion_is_estimated():
+    generator = np.random.default_rng(10)
+    truth = np.outer(generator.gamma(5.0, size=60), generator.gamma(5.0, size=50))
+    noisy = np.maximum(truth + 3.0 * generator.standard_normal(truth.shape), 0.0)
+    relations = sf.Relations({"x": tensor("ab", noisy)}, divergence=0.0, dispersion=None)
+    found = sf.Coupled(1, sf.Multiplicative(200)).fit(relations)
+    # The objective is the divergence over its dispersion, 1/2 for each cell where that is estimated.
+    assert found.history_[-1].objective == pytest.approx(noisy.size / 2, rel=0.01)
+
+
+def test_rows_that_nothing_speaks_of_are_the_average():
+    relations, _, _ = problem(11, 1.0)
+    wide = tuple(sf.Mode(mode.name, mode.size + 1) for mode in relations["a"].tensor.modes)
+    data = relations["a"].tensor
+    grown = sf.SparseTensor(data.coordinates, data.values, wide)
+    found = sf.Coupled(RANK, sf.Multiplicative(50)).fit({"a": grown})
+    for name in "ula":
+        factor = found.factor(name)
+        np.testing.assert_allclose(factor[-1], factor[:-1].mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "error", "says"),
+    [
+        (-np.ones((3, 3)), {}, DataError, "negative values"),
+        (np.full((3, 3), np.inf), {}, DataError, "infinite"),
+        (np.eye(3), {"divergence": 2.0}, DataError, "holds zeros"),
+    ],
+)
+def test_values_that_cannot_be_fitted(data, settings, error, says):
+    with pytest.raises(error, match=says):
+        sf.Coupled(2).fit(sf.Relations({"x": tensor("ab", data)}, **settings))
+
+
+def test_zeros_that_are_not_stored_count_too():
+    relations = sf.Relations({"x": tensor("ab", np.ones((3, 3)))}, divergence=2.0, absent="zero")
+    with pytest.raises(DataError, match="holds zeros"):
+        sf.Coupled(2).fit(relations)
+
+
+@pytest.mark.parametrize(
+    ("solver", "says"),
+    [
+        (sf.Multiplicative(0), "sweeps"),
+        (sf.Multiplicative(prior_shape=1.0), "a shape and a mean"),
+        (sf.Multiplicative(prior_shape=-1.0, prior_mean=1.0), "above zero"),
+        (sf.Multiplicative(prior_shape={"zz": 1.0}, prior_mean={"zz": 1.0}), "zz"),
+        ("alternating", "no solver 'alternating'"),
+    ],
+)
+def test_bad_settings_are_said(solver, says):
+    with pytest.raises(SettingError, match=says):
+        sf.Coupled(2, solver).fit({"x": tensor("ab", np.ones((3, 3)))})
+
+
+def test_a_single_tensor_has_no_biases():
+    with pytest.raises(SettingError, match="mean=False"):
+        sf.CP(2, solver="multiplicative").fit(tensor("ab", np.ones((3, 3))))
+    with pytest.raises(DataError, match="negative"):
+        sf.CP(2, solver="multiplicative", mean=False, biases=False).fit(tensor("ab", -np.ones((3, 3))))
