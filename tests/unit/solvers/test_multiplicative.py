@@ -188,7 +188,9 @@ def test_a_prior_pulls_towards_its_mean():
 def test_the_posterior_mode_has_no_slope():
     relations, _, _ = problem(9, 1.0)
     settings = {"prior_shape": 2.0, "prior_mean": 1.5}
-    found = sf.Coupled(RANK, sf.Multiplicative(1000, **settings, tolerance=None), threads=1).fit(relations)
+    found = sf.Coupled(RANK, sf.Multiplicative(1000, **settings, tolerance=None), threads=1).fit(
+        relations
+    )
     site, model = CoupledSite(relations, 1, FLOAT), found.model_
     for mode in range(4):
         sums = mode_sums(model, site, mode, np.ones(3))

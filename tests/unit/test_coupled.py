@@ -1,0 +1,211 @@
+"""The estimator of coupled models: predictions, cold starts, scores, keeping."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import sfumato as sf
+from sfumato import metrics
+from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError, UnknownLabelError
+
+
+def tensor(names, values, known=None):
+    known = np.ones(values.shape, bool) if known is None else known
+    modes = tuple(sf.Mode(name, size) for name, size in zip(names, values.shape, strict=True))
+    return sf.SparseTensor(np.stack(np.nonzero(known)), values[known], modes)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Counts of visits that follow users' tastes, which a table of their interests shows too."""
+    generator = np.random.default_rng(0)
+    users, places, hours = (generator.gamma(0.4, size=(n, 2)) for n in (60, 40, 6))
+    interests = generator.gamma(0.4, size=(25, 2))
+    visits = generator.poisson(4 * np.einsum("uk,pk,hk->uph", users, places, hours)).astype(float)
+    known = generator.random(visits.shape) < 0.5
+    known[:10] = False  # users without any visit
+    table = generator.poisson(6 * users @ interests.T).astype(float)
+    relations = sf.Relations(
+        {
+            "visits": tensor(("user", "place", "hour"), visits, known),
+            "interests": tensor(("user", "interest"), table),
+        }
+    )
+    return relations, visits, known
+
+
+@pytest.fixture(scope="module")
+def fitted(world):
+    return sf.Coupled(2, sf.Multiplicative(200), threads=1, starts=2).fit(world[0])
+
+
+def cells(visits, where):
+    return tensor(("user", "place", "hour"), visits, where)
+
+
+def test_whole_slices_are_predicted_through_the_other_relation(world, fitted):
+    relations, visits, known = world
+    cold = np.zeros(known.shape, bool)
+    cold[:10] = True
+    test = cells(visits, cold)
+    alone = sf.Coupled(2, sf.Multiplicative(200), threads=1).fit({"visits": relations["visits"].tensor})
+    gain = fitted.score("visits", test, metric="auc") - alone.score("visits", test, metric="auc")
+    assert gain > 0.05
+    assert fitted.rmse("visits", test) < 0.9 * alone.rmse("visits", test)
+
+
+def test_predictions_say_what_they_rest_on(world, fitted):
+    _, visits, known = world
+    everything = np.ones(known.shape, bool)
+    values, reliance = fitted.predict("visits", cells(visits, everything), reliance=True)
+    shares = reliance.reshape(known.shape)
+    assert (shares[:10] == 1).all()
+    own = known[10:].sum(axis=(1, 2))
+    expected = np.repeat(25 / (25 + own), known[0].size).reshape(-1, *known.shape[1:])
+    np.testing.assert_allclose(shares[10:], expected)
+    assert values.shape == reliance.shape
+
+
+def test_levels_that_nothing_speaks_of_have_no_reliance():
+    values = np.random.default_rng(1).gamma(2.0, size=(4, 3))
+    wide = (sf.Mode("a", 5), sf.Mode("b", 3))
+    data = sf.SparseTensor(np.stack(np.nonzero(np.ones((4, 3)))), values.ravel(), wide)
+    found = sf.Coupled(1).fit({"x": data})
+    value, share = found.predict("x", a=4, b=0, reliance=True)
+    assert np.isnan(share)
+    average = np.mean([found.predict("x", a=i, b=0) for i in range(4)])
+    assert value == pytest.approx(average)
+
+
+def test_ways_to_name_cells(world, fitted):
+    import pyarrow as pa
+
+    _, visits, known = world
+    by_tensor = fitted.predict("visits", cells(visits, known))
+    coordinates = np.stack(np.nonzero(known))
+    names = ("user", "place", "hour")
+    table = pa.table(dict(zip(names, coordinates, strict=True)))
+    np.testing.assert_array_equal(fitted.predict("visits", table), by_tensor)
+    one = fitted.predict(
+        "visits", user=int(coordinates[0, 5]), place=int(coordinates[1, 5]), hour=int(coordinates[2, 5])
+    )
+    assert one == pytest.approx(by_tensor[5])
+    several = fitted.predict("visits", user=3, place=[0, 1, 2], hour=1)
+    assert several.shape == (3,)
+
+
+def test_scores(world, fitted):
+    _, visits, known = world
+    test = cells(visits, ~known)
+    predicted = fitted.predict("visits", test)
+    assert fitted.score("visits", test) == -metrics.rmse(test.values, predicted)
+    assert fitted.score("visits", test, metric="auc") == metrics.auc(test.values, predicted)
+    likelihood = metrics.poisson_log_likelihood(test.values, predicted)
+    assert fitted.score("visits", test, metric="log_likelihood") == likelihood
+    precision = metrics.precision_at(20, test.values, predicted)
+    assert fitted.score("visits", test, metric="precision@20") == precision
+    with pytest.raises(SettingError, match="metric is"):
+        fitted.score("visits", test, metric="accuracy")
+
+
+def test_better_than_a_constant(world, fitted):
+    _, visits, known = world
+    test = cells(visits, ~known)
+    constant = np.sqrt(np.mean((test.values - visits[known].mean()) ** 2))
+    assert fitted.rmse("visits", test) < 0.9 * constant
+
+
+def test_kept_and_loaded(world, fitted, tmp_path):
+    _, visits, known = world
+    test = cells(visits, ~known)
+    fitted.save(tmp_path / "model")
+    loaded = sf.load(tmp_path / "model")
+    assert isinstance(loaded, sf.Coupled)
+    for mine, theirs in zip(
+        fitted.predict("visits", test, reliance=True),
+        loaded.predict("visits", test, reliance=True),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+    assert loaded.solver == fitted.solver
+    assert loaded.history_ == fitted.history_
+
+
+def test_a_damaged_folder_is_refused(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    file = tmp_path / "model" / "model.json"
+    file.write_text(file.read_text().replace('"rank": 2', '"rank": 3', 1))
+    with pytest.raises(ModelFileError, match="damaged"):
+        sf.load(tmp_path / "model")
+
+
+def test_a_tucker_relation_is_kept(world, tmp_path):
+    relations = sf.Relations(
+        {name: relation.tensor for name, relation in world[0].items()}, structure={"visits": "tucker"}
+    )
+    found = sf.Coupled(2, sf.Multiplicative(20), threads=1).fit(relations)
+    found.save(tmp_path / "model")
+    test = relations["visits"].tensor
+    np.testing.assert_array_equal(
+        found.predict("visits", test), sf.load(tmp_path / "model").predict("visits", test)
+    )
+
+
+def test_settings_follow_scikit_learn(fitted):
+    again = clone(fitted)
+    assert again.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        again.predict("visits", user=0, place=0, hour=0)
+    with pytest.raises(NotFittedError):
+        again.factor("user")
+
+
+def test_seeds_repeat(world):
+    one, same, other = (
+        sf.Coupled(2, sf.Multiplicative(5), seed=seed, threads=1).fit(world[0]) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one.factor("user"), same.factor("user"))
+    assert not np.array_equal(one.factor("user"), other.factor("user"))
+
+
+def test_progress_is_told(world):
+    told = []
+    sf.Coupled(
+        2, sf.Multiplicative(2, tolerance=None), threads=1, progress=lambda *what: told.append(what[:2])
+    ).fit(world[0])
+    assert told == [(step + 1, len(told)) for step in range(len(told))]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda model: model.predict("trips", user=0), SettingError, "no relation 'trips'"),
+        (lambda model: model.predict("visits"), SettingError, "either a tensor or table"),
+        (lambda model: model.predict("visits", user=0, place=0), SettingError, "hour"),
+        (lambda model: model.predict("visits", user=999, place=0, hour=0), UnknownLabelError, "user"),
+        (lambda model: model.rmse("visits", np.zeros((2, 3))), DataError, "SparseTensor"),
+        (lambda model: model.factor("city"), SettingError, "no mode 'city'"),
+    ],
+)
+def test_bad_questions_are_said(fitted, call, error, says):
+    with pytest.raises(error, match=says):
+        call(fitted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"rank": 0}, "rank"), ({"dtype": np.int64}, "float32 or float64"), ({"starts": 0}, "starts")],
+)
+def test_bad_settings_are_said(world, settings, says):
+    with pytest.raises(SettingError, match=says):
+        sf.Coupled(**settings).fit(world[0])
+
+
+def test_single_precision(world):
+    found = sf.Coupled(2, sf.Multiplicative(20), dtype=np.float32, threads=1).fit(world[0])
+    wide = sf.Coupled(2, sf.Multiplicative(20), threads=1).fit(world[0])
+    assert found.factor("user").dtype == np.float32
+    test = world[0]["visits"].tensor
+    np.testing.assert_allclose(
+        found.predict("visits", test), wide.predict("visits", test), rtol=2e-2, atol=1e-3
+    )
