@@ -44,8 +44,8 @@ Array = NDArray[Any]
 Answer = Callable[[Query], Noisy]
 
 # Noise of each kind of answer, relative to the others. Whitening is at the bottom of all that follows,
-# and weights are large beside their noise. Chosen on invented tensors and streams, as were the numbers of
-# restarts and iterations of a private fit.
+# and weights are large beside their noise. Chosen on invented tensors and streams, as were the numbers
+# of restarts and iterations of a private fit.
 _RELATIVE_NOISE: dict[Kind, float] = {"second moment": 0.5, "directions": 1.0, "weights": 2.0}
 _PRINTED_PROOF = (
     "the proof of Theorem 4.1 sums less than advanced composition does; that its noise is enough, and "
