@@ -136,7 +136,11 @@ class PowerMethod(Parametrised):
     # -- a tensor ---------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
-        """Decompose an array, or a sparse tensor whose absent entries are zeros."""
+        """Decompose an array, or a sparse tensor whose absent entries are zeros.
+
+        With privacy only the cells of a symmetric tensor are read whose levels ascend, and their values
+        stand for all permutations: whether it is symmetric is not said.
+        """
         begin = time.perf_counter()
         tensor = X if isinstance(X, SparseTensor) else _as_array(X)
         if len(tensor.shape) < 3:
@@ -215,10 +219,10 @@ class PowerMethod(Parametrised):
         """Whatever the values are, nothing is said of them."""
         if isinstance(tensor, SparseTensor):
             cells = symmetric.mirrored_cells(tensor) if self.symmetric else symmetric.merged(tensor)
-            return self._sparse(cells[0], np.where(np.isfinite(cells[1]), cells[1], 0.0), tensor.shape)
+            return self._sparse(cells[0], symmetric.within_range(cells[1]), tensor.shape)
         if self.symmetric:
-            return DenseSymmetric(symmetric.mirrored_array(tensor))
-        return DenseBlocks(np.where(np.isfinite(tensor), tensor, 0.0))
+            return DenseSymmetric(symmetric.within_range(symmetric.mirrored_array(tensor)))
+        return DenseBlocks(symmetric.within_range(tensor))
 
     def _tensor_plan(self, shape: Sequence[int], privacy: Privacy) -> PrivatePowerPlan:
         unit = privacy.unit
@@ -262,7 +266,7 @@ class PowerMethod(Parametrised):
         cut by counting, one sample more would shift all later ones.
         """
         begin = time.perf_counter()
-        samples = open_samples(X, columns)
+        samples = open_samples(X, columns, may_be_empty=self.privacy is not None)
         settings = self._stream_settings(samples.size, fresh=not reuse)
         if self.privacy is not None:
             self._stream_privately(samples, settings, self.privacy, reuse)
@@ -284,7 +288,7 @@ class PowerMethod(Parametrised):
         one). Components come one after the other; ``finished_`` says whether all of them are there, and
         samples after that are left unread.
         """
-        samples = open_samples(X)
+        samples = open_samples(X, may_be_empty=self.privacy is not None)
         if not hasattr(self, "online_"):
             self._begin_online(samples.size)
         if samples.size != self.online_.size:
@@ -292,7 +296,8 @@ class PowerMethod(Parametrised):
         if not self.finished_:
             self.online_.add(samples)
             self._keep(self.online_.machine.state, self.online_.guarantee)
-            self.n_samples_seen_ = self.online_.machine.samples_seen
+            if self.online_.guarantee is None:  # else their number is private
+                self.n_samples_seen_ = self.online_.machine.samples_seen
         return self
 
     @property
@@ -332,9 +337,8 @@ class PowerMethod(Parametrised):
             if online.done:
                 break
         if not online.done:
-            raise DataError(
-                _ended_early(settings, online, f"{self._samples(settings, samples.count):,} samples")
-            )
+            each = f"{self._samples(settings, samples.count):,} samples, and there were "
+            raise DataError(_ended_early(settings, online.state, f"{each}{online.samples_seen:,}"))
         self._keep(online.state, None)
         self.n_samples_seen_ = online.samples_seen
 
@@ -393,7 +397,7 @@ class PowerMethod(Parametrised):
             if self.progress is not None:
                 _tell(self.progress, self.online_.machine.state)
         if not self.finished_:
-            raise DataError(_ended_early(settings, self.online_.machine, "a block"))
+            raise DataError(_ended_early(settings, self.online_.machine.state, "a block"))
         self._keep(self.online_.machine.state, self.online_.guarantee)
 
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
@@ -426,7 +430,9 @@ class PowerMethod(Parametrised):
             f"that there are about {count:,} {what}s {'' if reuse else 'in a block '}is public"
         )
         if not reuse:
-            assumed.append(f"which block a {what} is in does not depend on the other {what}s")
+            assumed.append(
+                f"a {what} is in one block only, and in which one does not depend on the other {what}s"
+            )
         plan = PrivatePowerPlan(
             settings,
             unit,
@@ -448,19 +454,15 @@ class PowerMethod(Parametrised):
                 f"{self.n_components} components cannot be independent in {min(sizes)} dimensions: look "
                 f"for at most {min(sizes)}"
             )
-        iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
-        private = self.privacy is not None
-        restarts = _PRIVATE_RESTARTS if private else usual_restarts(self.n_components)
-        settings = PowerSettings(
-            sizes,
-            order,
-            self.n_components,
-            restarts if self.restarts is None else self.restarts,
-            iterations if self.iterations is None else self.iterations,
-            average=noisy and self.average,
-        )
-        check_count(restarts=settings.restarts, iterations=settings.iterations)
-        return settings
+        restarts, iterations = self.restarts, self.iterations
+        if restarts is None:
+            private = self.privacy is not None
+            restarts = _PRIVATE_RESTARTS if private else usual_restarts(self.n_components)
+        if iterations is None:
+            iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
+        check_count(restarts=restarts, iterations=iterations)
+        counts = (int(self.n_components), int(restarts), int(iterations))  # a whole float will do
+        return PowerSettings(sizes, order, *counts, average=noisy and self.average)
 
     def _keep(self, state: PowerState, guarantee: Guarantee | None) -> None:
         self.fitted_components_ = components(state)
@@ -599,11 +601,11 @@ def _tell(progress: Progress, state: PowerState) -> None:
     progress(state.answered, state.settings.rounds, Info(len(state.weights)))
 
 
-def _ended_early(settings: PowerSettings, online: Online, each: str) -> str:
+def _ended_early(settings: PowerSettings, state: PowerState, each: str) -> str:
     return (
-        f"the stream ended after {online.samples_seen:,} samples, {online.state.answered} of "
-        f"{settings.rounds} questions answered: each takes {each}. Give a longer stream, look for fewer "
-        "components with fewer iterations, or reuse the samples (reuse=True)"
+        f"the stream ended after {state.answered} of {settings.rounds} questions were answered: each "
+        f"takes {each}. Give a longer stream, look for fewer components with fewer iterations, or reuse "
+        "the samples (reuse=True)"
     )
 
 
@@ -618,6 +620,8 @@ def _is_printed(privacy: Privacy) -> bool:
 
 
 def _as_array(X: Any) -> Array:
+    if isinstance(X, np.ma.MaskedArray):
+        raise DataError("the tensor is masked: put numbers in place of what is masked with filled()")
     array = np.asarray(X)
     if array.dtype.kind not in "iufb":
         raise DataError(f"a tensor holds numbers, got {array.dtype}")

@@ -320,9 +320,12 @@ def _normalised(settings: PowerSettings, vectors: Array, otherwise: Array) -> Ar
     """Columns with unit blocks; one that has vanished stays what it was."""
     out = np.array(vectors, np.float64)
     for block in settings.blocks:
-        length = np.linalg.norm(out[block], axis=0)
-        gone = ~(length > 0)
-        out[block] = np.where(gone, otherwise[block], out[block] / np.where(gone, 1.0, length))
+        # Divided by the largest number first: squares of large or small ones leave the range.
+        largest = np.abs(out[block]).max(axis=0)
+        there = (largest > 0) & (largest < np.inf)
+        scaled = out[block] / np.where(there, largest, 1.0)
+        unit = scaled / np.where(there, np.linalg.norm(scaled, axis=0), 1.0)
+        out[block] = np.where(there, unit, otherwise[block])
     return out
 
 

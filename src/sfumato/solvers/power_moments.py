@@ -7,7 +7,7 @@ move it (proofs/power.md). Whoever asks adds the batches up and divides by the n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import log10, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,8 @@ from sfumato.solvers.power import Query
 
 Array = NDArray[Any]
 Batch = Any  # a matrix with a sample in every row, dense or sparse by rows
+_MOST_OF_A_WORD = 1e9  # in one private document
+_DIGITS = 100  # powers of ten that a power of a norm may be above or below one
 
 
 class Moment(Protocol):
@@ -76,14 +78,15 @@ class SampleMoment:
         return np.asarray(prepared.T @ power)
 
     def sensitivity(self, query: Query) -> float:
-        """|x|^p sup |(x'u)^..| over unit x: one for one direction, and for several never more than the
-        largest singular value of their matrix."""
+        """Of the powers of a sample's cosines with all directions: the root of the largest eigenvalue of
+        the directions' Gram matrix, raised cell by cell; one for one direction."""
         norm = self.norm if query.basis is None else self.whitened_norm
         assert norm is not None
         if query.kind == "second moment":  # its directions are orthonormal
             return norm**2
-        together = float(np.linalg.norm(query.directions, 2))
-        return norm**self.order * min(together, sqrt(query.directions.shape[1]))
+        power = self.order if query.kind == "weights" else self.order - 1
+        together = np.linalg.norm((query.directions.T @ query.directions) ** power, 2)
+        return norm**self.order * sqrt(float(together))
 
     def unit(self) -> str:
         return "sample"
@@ -111,8 +114,9 @@ class DocumentMoment:
     def prepared(self, batch: Batch, basis: Array | None) -> Batch:  # noqa: ARG002
         counts: Any = scipy.sparse.csr_array(batch).astype(np.float64)  # a copy
         if self.private:
-            counts.data = np.where(counts.data > 0, np.floor(counts.data), 0.0)
-            counts.data[~np.isfinite(counts.data)] = 0.0
+            counts.data = np.where(np.isfinite(counts.data), np.floor(counts.data), 0.0)
+            # Counts of 1e300 would leave the range, and an error would tell of one document.
+            counts.data = np.clip(counts.data, 0.0, _MOST_OF_A_WORD)
         elif counts.data.size and (counts.data.min() < 0 or np.any(counts.data % 1)):
             raise DataError("documents are rows of word counts: whole numbers from 0 on")
         return counts[np.asarray(counts.sum(axis=1)).ravel() >= 3]
@@ -216,6 +220,10 @@ def make_moment(name: str, order: int, norm: float | None = None, *, private: bo
     if private and norm is None:
         raise SettingError(
             "say how long a sample may be, sfumato.Sample(norm=...): longer ones are shortened"
+        )
+    if norm is not None and abs(order * log10(norm)) > _DIGITS:
+        raise SettingError(
+            f"a norm of {norm:g} to the power of {order} is out of range: give samples in other units"
         )
     return SampleMoment(order, norm)
 
