@@ -59,7 +59,7 @@ Array = NDArray[Any]
 _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
 _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
-_PRIVATE_RESTARTS = 3  # all restarts share the budget
+_PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
 _WHITENED_NORM = (
     2.0  # in units of the root of the number of components, a whitened sample's usual length
 )
