@@ -112,20 +112,21 @@ class DocumentMoment:
         return 3
 
     def prepared(self, batch: Batch, basis: Array | None) -> Batch:  # noqa: ARG002
-        counts: Any = scipy.sparse.csr_array(batch).astype(np.float64)  # a copy
+        counts: Any = scipy.sparse.csr_array(batch).astype(np.float64, copy=self.private)
         if self.private:
             counts.data = np.where(np.isfinite(counts.data), np.floor(counts.data), 0.0)
             # Counts of 1e300 would leave the range, and an error would tell of one document.
             counts.data = np.clip(counts.data, 0.0, _MOST_OF_A_WORD)
-        elif counts.data.size and (counts.data.min() < 0 or np.any(counts.data % 1)):
+        elif np.any((counts.data < 0) | (counts.data != np.floor(counts.data))):
             raise DataError("documents are rows of word counts: whole numbers from 0 on")
-        return counts[np.asarray(counts.sum(axis=1)).ravel() >= 3]
+        long_enough = _row_sums(counts) >= 3
+        return counts if long_enough.all() else counts[long_enough]
 
     def counted(self, prepared: Batch) -> int:
         return int(prepared.shape[0])
 
     def summed(self, prepared: Batch, query: Query) -> Array:
-        words = np.asarray(prepared.sum(axis=1)).ravel()[:, None]
+        words = _row_sums(prepared)[:, None]
         if query.kind == "second moment":
             pairs = 1 / (words * (words - 1))
             directions = query.directions
@@ -134,15 +135,16 @@ class DocumentMoment:
             )
         triples = 1 / (words * (words - 1) * (words - 2))
         u = query.directions if query.basis is None else query.basis @ query.directions
-        once, twice = prepared @ u, prepared @ u**2
+        # Side by side: a sparse product with twice the columns takes less time than two.
         if query.kind == "weights":
-            thrice = prepared @ u**3
+            once, twice, thrice = np.hsplit(prepared @ np.hstack([u, u**2, u**3]), 3)
             return np.asarray((triples * (once**3 - 3 * once * twice + 2 * thrice)).sum(axis=0))
-        power = (
-            prepared.T @ (triples * (once**2 - twice))
-            - 2 * u * (prepared.T @ (triples * once))
-            + 2 * u**2 * (prepared.T @ triples)
-        )
+        products = prepared @ np.hstack([u, u**2])
+        once, twice = np.hsplit(products, 2)
+        np.subtract(once**2, twice, out=twice)
+        products *= triples
+        cross, power = np.hsplit(prepared.T @ products, 2)
+        power = power - 2 * u * (cross - u * (prepared.T @ triples))
         return np.asarray(power if query.basis is None else query.basis.T @ power)
 
     def sensitivity(self, query: Query) -> float:
@@ -226,6 +228,10 @@ def make_moment(name: str, order: int, norm: float | None = None, *, private: bo
             f"a norm of {norm:g} to the power of {order} is out of range: give samples in other units"
         )
     return SampleMoment(order, norm)
+
+
+def _row_sums(matrix: Any) -> Array:
+    return np.asarray(matrix @ np.ones(matrix.shape[1]))
 
 
 def _longest_row(matrix: Array) -> float:
