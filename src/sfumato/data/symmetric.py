@@ -20,12 +20,12 @@ _LARGEST = 1e100
 
 def symmetrise(tensor: Array | SparseTensor) -> Array | SparseTensor:
     """The average over all permutations of the modes: the symmetric tensor that is nearest."""
+    check_cube(tensor.shape)
     if isinstance(tensor, SparseTensor):
         coordinates, values = _permuted(tensor.coordinates, tensor.values)
         summed = _summed(coordinates, values / factorial(tensor.order), tensor.shape)
         return SparseTensor(*summed, tensor.modes)
     dense = np.asarray(tensor, np.float64)
-    check_cube(dense.shape)
     orders = list(permutations(range(dense.ndim)))
     return np.asarray(sum(dense.transpose(order) for order in orders)) / len(orders)
 
@@ -109,7 +109,12 @@ def within_range(values: Array) -> Array:
 
 def merged(tensor: SparseTensor) -> Cells:
     """Coordinates and values of a tensor; several entries at one cell are added up."""
-    return _summed(tensor.coordinates, np.asarray(tensor.values, np.float64), tensor.shape)
+    coordinates, values = tensor.coordinates, np.asarray(tensor.values, np.float64)
+    first = np.ones(len(values), bool)  # entries are sorted: those of one cell are neighbours
+    first[1:] = (np.diff(coordinates, axis=1) != 0).any(axis=0)
+    if first.all():
+        return coordinates, values
+    return np.ascontiguousarray(coordinates[:, first]), np.add.reduceat(values, np.flatnonzero(first))
 
 
 def _summed(coordinates: NDArray[np.int32], values: Array, shape: tuple[int, ...]) -> Cells:

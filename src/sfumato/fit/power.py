@@ -24,7 +24,7 @@ from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Draw, Ledger
 from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
-from sfumato.privacy.unit import PowerUnit
+from sfumato.privacy.unit import PowerUnit, Sample
 from sfumato.solvers.base import Info
 from sfumato.solvers.power import (
     Kind,
@@ -67,9 +67,13 @@ def carry_out_power(
     state = begin(settings, seed, whitening)
     while not state.done:
         state = update(state, answer(ask(state)))
-        if progress is not None:
-            progress(state.answered, settings.rounds, Info(len(state.weights)))
+        _tell(progress, state)
     return state
+
+
+def _tell(progress: Progress | None, state: PowerState) -> None:
+    if progress is not None:
+        progress(state.answered, state.settings.rounds, Info(len(state.weights)))
 
 
 def from_tensor(source: TensorSource) -> Answer:
@@ -90,26 +94,33 @@ def from_stream(batches: Callable[[], Iterable[Batch]], moment: Moment) -> Answe
 
 
 class Running:
-    """The sum of the samples' answers to one question; of ``private`` ones nothing is said."""
+    """The sum of the samples' answers to one question; ``before`` samples answered earlier ones.
 
-    def __init__(self, moment: Moment, query: Query, *, private: bool = False) -> None:
-        self._moment, self._query, self._private = moment, query, private
-        self.total: Array | float = 0.0
-        self.samples = self._batches = self._counted = 0
+    Of ``private`` samples nothing is said.
+    """
+
+    def __init__(self, moment: Moment, query: Query, before: int = 0, *, private: bool = False) -> None:
+        self._moment, self._query, self._before, self._private = moment, query, before, private
+        self.total: Array = np.zeros(())
+        self.samples = self._counted = 0
 
     def add(self, batch: Batch) -> None:
-        prepared = self._moment.prepared(batch, self._query.basis)
-        self.total = self.total + self._moment.summed(prepared, self._query)
-        self.samples += batch.shape[0]
-        self._batches += 1
-        self._counted += self._moment.counted(prepared)
+        """Add a batch; one that cannot be used leaves the sum as it was."""
+        with np.errstate(over="ignore", invalid="ignore"):  # sums are checked
+            prepared = self._moment.prepared(batch, self._query.basis)
+            part = self._moment.summed(prepared, self._query)
+        # In double precision, whatever the samples are in: a stream may have any number of batches.
+        total = self.total + part.astype(np.float64)
         if not self._private:
-            check_sums(np.asarray(self.total), batch, self._batches)
+            check_sums(total, batch, self._before + self.samples)
+        self.total = total
+        self.samples += batch.shape[0]
+        self._counted += self._moment.counted(prepared)
 
     def mean(self) -> Array:
         if not self._counted:
             raise DataError("no sample of the stream can be used: documents need three words or more")
-        return np.asarray(self.total) / self._counted
+        return self.total / self._counted
 
     def whole(self) -> Array:
         """The sum, which is zero for no samples at all."""
@@ -198,6 +209,10 @@ class PrivatePowerPlan:
             f"  {settings.rounds} questions, noise {self.noise:.3g} times sensitivity"
         )
 
+    def _shortening(self) -> str:
+        norm = self.unit.norm if isinstance(self.unit, Sample) else None
+        return "" if norm is None else f" on {self.what}s shortened to length {norm:g}"
+
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
         """What the components and weights promise; so would all iterates."""
         numbers = spending(self.event, self.budget, ledger)
@@ -209,7 +224,7 @@ class PrivatePowerPlan:
             unit=str(self.unit).replace("sample", self.what),
             neighbours=self.unit.neighbours.replace("sample", self.what),
             released=("components", "weights"),
-            method=f"noisy power iteration of {self.settings.rounds} rounds",
+            method=f"noisy power iteration of {self.settings.rounds} rounds{self._shortening()}",
             proven=not self.printed,
             proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
             exact=False,
@@ -285,10 +300,17 @@ class Online:
     What comes after the last question is left unread.
     """
 
-    def __init__(self, settings: PowerSettings, seed: int, moment: Moment, samples: int | None) -> None:
+    def __init__(
+        self,
+        settings: PowerSettings,
+        seed: int,
+        moment: Moment,
+        samples: int | None,
+        progress: Progress | None = None,
+    ) -> None:
         self.state = begin(settings, seed)
         self.samples_seen = 0
-        self._moment, self._samples = moment, samples
+        self._moment, self._samples, self._progress = moment, samples, progress
         self._running = Running(moment, ask(self.state))
 
     @property
@@ -302,7 +324,7 @@ class Online:
         while start < batch.shape[0] and not self.done:
             stop = min(batch.shape[0], start + self._samples - self._running.samples)
             self._running.add(batch[start:stop])
-            self.samples_seen += stop - start
+            self.samples_seen += stop - start  # before the next question, which counts from there
             if self._running.samples == self._samples:
                 self._next(Noisy(self._running.mean(), 0.0))
             start = stop
@@ -321,5 +343,6 @@ class Online:
 
     def _next(self, answer: Noisy) -> None:
         self.state = update(self.state, answer)
+        _tell(self._progress, self.state)
         if not self.done:
-            self._running = Running(self._moment, ask(self.state))
+            self._running = Running(self._moment, ask(self.state), self.samples_seen)

@@ -38,6 +38,7 @@ from sfumato.solvers.base import start_generator
 
 Array = NDArray[Any]
 _ALIKE = 0.8  # cosine from which directions count as the same component
+_WITHIN_NOISE = 4.0  # deviations by which weights of one component may differ
 
 
 @dataclass(frozen=True)
@@ -278,9 +279,11 @@ def _choose(state: PowerState, answer: Noisy) -> PowerState:
     vector, weight, deviation = directions[:, best], float(weights[best]), answer.deviation
     if settings.average:
         same, signs = _alike(settings, directions, best)
+        aligned = weights * _product(settings, [signs[block.start] for block in settings.blocks])
+        if answer.deviation:  # a restart that came late is still on its way, and weighs less
+            same &= np.abs(aligned - weight) <= _WITHIN_NOISE * answer.deviation
         total = (state.sums * signs)[:, same].sum(axis=1, keepdims=True)
         vector = _normalised(settings, total, vector[:, None])[:, 0]
-        aligned = weights * _product(settings, [signs[block.start] for block in settings.blocks])
         weight, deviation = float(aligned[same].mean()), deviation / np.sqrt(same.sum())
     if not settings.symmetric and weight < 0:  # a sign belongs to any one of the vectors
         vector = vector.copy()

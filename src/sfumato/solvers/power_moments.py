@@ -7,7 +7,7 @@ move it (proofs/power.md). Whoever asks adds the batches up and divides by the n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log10, sqrt
+from math import inf, log10, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -117,8 +117,8 @@ class DocumentMoment:
             counts.data = np.where(np.isfinite(counts.data), np.floor(counts.data), 0.0)
             # Counts of 1e300 would leave the range, and an error would tell of one document.
             counts.data = np.clip(counts.data, 0.0, _MOST_OF_A_WORD)
-        elif np.any((counts.data < 0) | (counts.data != np.floor(counts.data))):
-            raise DataError("documents are rows of word counts: whole numbers from 0 on")
+        else:
+            _check_counts(counts.data)
         long_enough = _row_sums(counts) >= 3
         return counts if long_enough.all() else counts[long_enough]
 
@@ -161,6 +161,14 @@ class DocumentMoment:
         return "document"
 
 
+def _check_counts(counts: Array) -> None:
+    wrong = (counts < 0) | (counts != np.floor(counts)) | (counts == inf)
+    if wrong.any():
+        raise DataError(
+            f"documents are rows of word counts, whole numbers from 0 on; got {counts[wrong][0]:g}"
+        )
+
+
 def shortened(batch: Any, norm: float) -> Batch:
     """Rows at most ``norm`` long, in double precision; a row that is not finite becomes zero."""
     if scipy.sparse.issparse(batch):
@@ -196,17 +204,26 @@ def raised(values: Array, power: int) -> Array:
     return product
 
 
-def check_sums(total: Array, batch: Batch, batch_number: int) -> None:
-    """Sums that are not finite come from samples that are not, or from large ones."""
+def check_sums(total: Array, batch: Any, before: int) -> None:
+    """Sums that are not finite come from samples that are not, or from large ones.
+
+    ``before`` is the number of samples before the batch.
+    """
     if np.isfinite(total).all():
         return
-    data: Any = batch
-    if not np.isfinite(data.data if scipy.sparse.issparse(batch) else data).all():
+    rows, columns, values = scipy.sparse.find(batch)  # NaN is not zero
+    bad = ~np.isfinite(values)
+    if bad.any():
+        first = int(rows[bad].min())
+        column = int(columns[bad & (rows == first)].min())
         raise DataError(
-            f"batch {batch_number} of the stream holds NaN or infinity: leave such samples out, or "
-            "fill them in, first"
+            f"sample {before + first} of the stream (counted from 0) holds NaN or infinity, at "
+            f"feature {column}: leave such samples out, or fill them in, first"
         )
-    raise DataError(f"samples of batch {batch_number} are too large to be multiplied: scale them down")
+    raise DataError(
+        f"among samples {before} to {before + batch.shape[0] - 1} of the stream are some too large to "
+        "be multiplied: scale them down"
+    )
 
 
 def make_moment(name: str, order: int, norm: float | None = None, *, private: bool = False) -> Any:
