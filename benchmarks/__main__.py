@@ -18,6 +18,7 @@ PARTS = (
     "settings",
     "speed",
     "private_speed",
+    "power",
     "memory",
     "compile",
 )

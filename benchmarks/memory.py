@@ -41,12 +41,12 @@ def run(quick: bool) -> list[Figure]:
 
 
 def _arrays(folder: str, entries: int) -> list[Figure]:
-    _elsewhere("draw", folder, entries)
+    elsewhere(__name__, "draw", folder, entries)
     figures = []
     for solver in (*SOLVERS, *PRIVATE):
         number = 8 if solver in PRIVATE else 4  # a private fit computes in float64
         coo, parameters = entries * (4 * len(SHAPE) + number), sum(SHAPE) * (RANK + 1) * number
-        seen = _elsewhere("fit", folder, solver)
+        seen = elsewhere(__name__, "fit", folder, solver)
         ratio = seen["peak"] / (coo + parameters)
         say(f"memory {solver}: entries {coo / MIB:.0f} MiB, parameters {parameters / MIB:.0f} MiB")
         text = (
@@ -59,8 +59,8 @@ def _arrays(folder: str, entries: int) -> list[Figure]:
 
 def _parquet(folder: str, quick: bool) -> list[Figure]:
     rows = 5_000_000 if quick else 100_000_000
-    _elsewhere("write", folder, rows)
-    seen = _elsewhere("read", folder)
+    elsewhere(__name__, "write", folder, rows)
+    seen = elsewhere(__name__, "read", folder)
     what = f"Parquet, {rows / 1e6:.0f} M entries, read and fitted"
     peak = seen["whole"] / GIB
     seconds = f"read {seen['read_seconds']:.0f} s, 2 passes with layout {seen['fit_seconds']:.0f} s"
@@ -68,9 +68,9 @@ def _parquet(folder: str, quick: bool) -> list[Figure]:
     return [Figure(what, peak, f"{peak:.2f} GiB ({after_read}; {seconds})", 8.0, bar_text="<= 8 GiB")]
 
 
-def _elsewhere(job: str, *arguments: object) -> Any:
-    """What a job reports, run in a new process."""
-    command = [sys.executable, "-m", "benchmarks.memory", job, *map(str, arguments)]
+def elsewhere(module: str, job: str, *arguments: object) -> Any:
+    """What a job of a module reports, run in a new process."""
+    command = [sys.executable, "-m", module, job, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -80,7 +80,7 @@ def _elsewhere(job: str, *arguments: object) -> Any:
 # -- jobs -------------------------------------------------------------------------------------
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
     """A field of this process's status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
@@ -128,7 +128,7 @@ def _warmed(solver: str) -> int:
     made = sf.synthetic.cp((20, 19, 18), 2, entries=400, dtype=np.float32, modes=NAMES).tensor
     _estimator(solver).fit(sf.prepare.clip(made, BOUNDS) if solver in PRIVATE else made)
     _reset_peak()
-    return _status("VmRSS")
+    return status("VmRSS")
 
 
 def draw(folder: str, entries: str) -> dict[str, float]:
@@ -153,9 +153,9 @@ def fit(folder: str, solver: str) -> dict[str, float]:
     else:
         tensor = sf.SparseTensor(coordinates, values, modes)
     del coordinates, values
-    held = _status("VmRSS") - before
+    held = status("VmRSS") - before
     _estimator(solver).fit(tensor)
-    return {"peak": _status("VmHWM") - before, "tensor": held}
+    return {"peak": status("VmHWM") - before, "tensor": held}
 
 
 def write(folder: str, rows: str) -> dict[str, float]:
@@ -188,10 +188,10 @@ def read(folder: str) -> dict[str, float]:
     _warmed("sgd")
     begin = perf_counter()
     tensor = sf.read(Path(folder) / "entries.parquet", list(NAMES), "value")
-    read_done, after_read = perf_counter(), _status("VmHWM")
+    read_done, after_read = perf_counter(), status("VmHWM")
     _estimator("sgd").fit(tensor)
     return {
-        "whole": _status("VmHWM"),
+        "whole": status("VmHWM"),
         "read": after_read,
         "read_seconds": read_done - begin,
         "fit_seconds": perf_counter() - read_done,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sfumato.data import symmetric
 from sfumato.data.samples import Samples, open_samples
 from sfumato.data.tensor import SparseTensor
-from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.methods import open_ledger
 from sfumato.fit.plan import Progress
 from sfumato.fit.power import (
@@ -59,10 +59,8 @@ Array = NDArray[Any]
 _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
 _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
-_PRIVATE_RESTARTS = 3  # all restarts share the budget
-_WHITENED_NORM = (
-    2.0  # in units of the root of the number of components, a whitened sample's usual length
-)
+_PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
+_WHITENED_NORM = 2.0  # in units of a whitened sample's usual length, the root of its dimensions
 
 
 class PowerMethod(Parametrised):
@@ -76,8 +74,8 @@ class PowerMethod(Parametrised):
     symmetric : whether the tensor is; else it has a vector for every mode.
     whiten : True where components are linearly independent but not orthogonal. Of a tensor also a
         matrix sum c_i v_i v_i' with c_i > 0, such as a second moment.
-    moment : what a stream's tensor is: "samples", E[x (x) ... (x) x]; or "documents", the moment of
-        three different words of a document, from rows of word counts.
+    moment : what a stream's tensor is: "samples", E[x (x) ... (x) x], about zero and not about the mean;
+        or "documents", the moment of three different words of a document, from rows of word counts.
     order : of a stream's moment.
     samples : for :meth:`partial_fit` and ``fit_stream(reuse=False)``, the number of samples that answer
         each question; with privacy their public number.
@@ -94,9 +92,11 @@ class PowerMethod(Parametrised):
     components_ : unit vectors, a row for each component (of a symmetric tensor).
     factors_ : the same for every mode.
     weights_ : their weights, in the order in which they were found.
-    weight_deviations_ : standard deviation of the noise in them. A weight that is not larger than a few
-        of these may be noise, and its component with it.
+    weight_deviations_ : standard deviation of the noise that privacy put into them. A weight that is not
+        larger than a few of these may be noise, and its component with it.
+    topics_, topic_shares_ : of documents, a topic's shares of words in each row, and the topics' shares.
     guarantee_ : what a private fit promises.
+    finished_, n_samples_seen_ : of a stream that is read once.
     """
 
     def __init__(
@@ -130,21 +130,33 @@ class PowerMethod(Parametrised):
         self.threads = threads
         self.progress = progress
 
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(two_d_array=False, three_d_array=True, sparse=True)
+        return Tags(None, target_tags=TargetTags(required=False), input_tags=inputs)
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_components_")
 
     # -- a tensor ---------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
-        """Decompose an array, or a sparse tensor whose absent entries are zeros."""
+        """Decompose an array, or a sparse tensor whose absent entries are zeros.
+
+        With privacy only the cells of a symmetric tensor are read whose levels ascend, and their values
+        stand for all permutations: whether it is symmetric is not said.
+        """
         begin = time.perf_counter()
         tensor = X if isinstance(X, SparseTensor) else _as_array(X)
         if len(tensor.shape) < 3:
             raise DataError(
-                "a tensor has three modes or more; of a matrix take numpy.linalg.eigh or svd"
+                f"a tensor has three modes or more, got {len(tensor.shape)}: rows of samples go to "
+                "fit_stream; of a matrix itself take numpy.linalg.eigh or svd"
             )
         if self.symmetric:
             symmetric.check_cube(tensor.shape)
+        self._forget_stream()
         if self.privacy is not None:
             self._fit_privately(tensor, self.privacy)
         else:
@@ -153,7 +165,7 @@ class PowerMethod(Parametrised):
         return self
 
     def _fit_openly(self, tensor: Array | SparseTensor) -> None:
-        _check_finite(tensor.values if isinstance(tensor, SparseTensor) else tensor)
+        _check_values(tensor.values if isinstance(tensor, SparseTensor) else tensor)
         settings = self._tensor_settings(tensor.shape)
         if self.symmetric:
             symmetric.check_symmetric(tensor)
@@ -196,7 +208,8 @@ class PowerMethod(Parametrised):
                 f"whiten is True, False, or for a symmetric tensor a matrix with {settings.sizes[0]} "
                 f"rows and columns; got an array of shape {moment.shape}"
             )
-        _check_finite(moment)
+        if not np.isfinite(moment).all() or not np.allclose(moment, moment.T, rtol=1e-8):
+            raise SettingError("the matrix to whiten by is symmetric and without NaN or infinity")
         return moment
 
     def _tensor_settings(self, shape: Sequence[int]) -> PowerSettings:
@@ -215,10 +228,10 @@ class PowerMethod(Parametrised):
         """Whatever the values are, nothing is said of them."""
         if isinstance(tensor, SparseTensor):
             cells = symmetric.mirrored_cells(tensor) if self.symmetric else symmetric.merged(tensor)
-            return self._sparse(cells[0], np.where(np.isfinite(cells[1]), cells[1], 0.0), tensor.shape)
+            return self._sparse(cells[0], symmetric.within_range(cells[1]), tensor.shape)
         if self.symmetric:
-            return DenseSymmetric(symmetric.mirrored_array(tensor))
-        return DenseBlocks(np.where(np.isfinite(tensor), tensor, 0.0))
+            return DenseSymmetric(symmetric.within_range(symmetric.mirrored_array(tensor)))
+        return DenseBlocks(symmetric.within_range(tensor))
 
     def _tensor_plan(self, shape: Sequence[int], privacy: Privacy) -> PrivatePowerPlan:
         unit = privacy.unit
@@ -227,7 +240,7 @@ class PowerMethod(Parametrised):
                 "a private decomposition of a tensor protects one entry of it: "
                 "unit=sfumato.TensorEntry(change=...), by how much it may change"
             )
-        if not isinstance(self.whiten, bool) or self.whiten:
+        if not isinstance(self.whiten, bool | np.bool_) or self.whiten:
             raise SettingError(
                 "a private decomposition of a tensor has no whitening; one of a stream of samples has"
             )
@@ -262,13 +275,14 @@ class PowerMethod(Parametrised):
         cut by counting, one sample more would shift all later ones.
         """
         begin = time.perf_counter()
-        samples = open_samples(X, columns)
+        samples = open_samples(X, columns, may_be_empty=self.privacy is not None)
         settings = self._stream_settings(samples.size, fresh=not reuse)
+        self._forget_stream()
         if self.privacy is not None:
             self._stream_privately(samples, settings, self.privacy, reuse)
         elif reuse:
             self._check_rereadable(samples, settings)
-            moment = make_moment(self.moment, self.order)
+            moment = make_moment(self.moment, settings.order)
             answer = from_stream(samples.batches, moment)
             state = carry_out_power(settings, self.seed, answer, self.progress)
             self._keep(state, None)
@@ -284,7 +298,7 @@ class PowerMethod(Parametrised):
         one). Components come one after the other; ``finished_`` says whether all of them are there, and
         samples after that are left unread.
         """
-        samples = open_samples(X)
+        samples = open_samples(X, may_be_empty=self.privacy is not None)
         if not hasattr(self, "online_"):
             self._begin_online(samples.size)
         if samples.size != self.online_.size:
@@ -292,8 +306,14 @@ class PowerMethod(Parametrised):
         if not self.finished_:
             self.online_.add(samples)
             self._keep(self.online_.machine.state, self.online_.guarantee)
-            self.n_samples_seen_ = self.online_.machine.samples_seen
+            if self.online_.guarantee is None:  # else their number is private
+                self.n_samples_seen_ = self.online_.machine.samples_seen
         return self
+
+    def _forget_stream(self) -> None:
+        """A fit begins anew, and partial_fit after it too."""
+        self.__dict__.pop("online_", None)
+        self.__dict__.pop("n_samples_seen_", None)
 
     @property
     def finished_(self) -> bool:
@@ -303,13 +323,13 @@ class PowerMethod(Parametrised):
     def _stream_settings(self, size: int, *, fresh: bool) -> PowerSettings:
         if not self.symmetric:
             raise SettingError("the moment of a stream is symmetric: leave symmetric out")
-        if not isinstance(self.whiten, bool):
+        if not isinstance(self.whiten, bool | np.bool_):
             raise SettingError("of a stream, whiten is True or False: its second moment is found")
         check_count(order=self.order)
         if self.order < 3:
             raise SettingError(f"a moment has order 3 or more, got {self.order}")
         noisy = fresh or self.privacy is not None
-        settings = self._settings((size,), self.order, noisy=noisy)
+        settings = self._settings((size,), int(self.order), noisy=noisy)
         return replace(
             settings, subspace=(_NOISY_SUBSPACE if noisy else _SUBSPACE) if self.whiten else 0
         )
@@ -327,14 +347,11 @@ class PowerMethod(Parametrised):
         online = self.online_.machine
         for batch in samples.batches():
             online.add(batch)
-            if self.progress is not None:
-                _tell(self.progress, online.state)
             if online.done:
                 break
         if not online.done:
-            raise DataError(
-                _ended_early(settings, online, f"{self._samples(settings, samples.count):,} samples")
-            )
+            each = f"{self._samples(settings, samples.count):,} samples, and there were "
+            raise DataError(_ended_early(settings, online.state, f"{each}{online.samples_seen:,}"))
         self._keep(online.state, None)
         self.n_samples_seen_ = online.samples_seen
 
@@ -342,7 +359,7 @@ class PowerMethod(Parametrised):
         """Samples that answer a question: those given, or an equal share of what is there."""
         if self.samples is not None:
             check_count(samples=self.samples)
-            return self.samples
+            return int(self.samples)
         if count is None:
             raise SettingError("say how many samples answer each question: samples=...")
         if count < settings.rounds:
@@ -358,8 +375,9 @@ class PowerMethod(Parametrised):
         if self.privacy is not None:
             self.online_ = self._private_online(settings, self.privacy)
         else:
-            moment = make_moment(self.moment, self.order)
-            machine = Online(settings, self.seed, moment, self._samples(settings, count))
+            moment = make_moment(self.moment, settings.order)
+            each = self._samples(settings, count)
+            machine = Online(settings, self.seed, moment, each, self.progress)
             self.online_ = _Open(size, machine)
 
     # -- a stream, privately ----------------------------------------------------------------------
@@ -390,16 +408,15 @@ class PowerMethod(Parametrised):
             if self.finished_:
                 break
             self.online_.add_block(block)
-            if self.progress is not None:
-                _tell(self.progress, self.online_.machine.state)
         if not self.finished_:
-            raise DataError(_ended_early(settings, self.online_.machine, "a block"))
+            raise DataError(_ended_early(settings, self.online_.machine.state, "a block"))
         self._keep(self.online_.machine.state, self.online_.guarantee)
 
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
         plan, moment = self._stream_plan(settings, privacy, reuse=False)
         ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
-        return _Private.begin(plan, Online(settings, self.seed, moment, None), ledger, entropy)
+        machine = Online(settings, self.seed, moment, None, self.progress)
+        return _Private.begin(plan, machine, ledger, entropy)
 
     def _stream_plan(
         self, settings: PowerSettings, privacy: Privacy, *, reuse: bool
@@ -417,7 +434,7 @@ class PowerMethod(Parametrised):
             how = "public=sfumato.Public(entries=...)" if reuse else "samples=..., in a block"
             raise SettingError(f"say about how many samples there are, which is then public: {how}")
         check_count(samples=count)
-        moment = make_moment(self.moment, self.order, unit.norm, private=True)
+        moment = make_moment(self.moment, settings.order, unit.norm, private=True)
         if unit.norm is not None:
             moment = replace(moment, whitened_norm=_WHITENED_NORM * sqrt(self.n_components))
         what = moment.unit()
@@ -426,7 +443,9 @@ class PowerMethod(Parametrised):
             f"that there are about {count:,} {what}s {'' if reuse else 'in a block '}is public"
         )
         if not reuse:
-            assumed.append(f"which block a {what} is in does not depend on the other {what}s")
+            assumed.append(
+                f"a {what} is in one block only, and in which one does not depend on the other {what}s"
+            )
         plan = PrivatePowerPlan(
             settings,
             unit,
@@ -448,19 +467,15 @@ class PowerMethod(Parametrised):
                 f"{self.n_components} components cannot be independent in {min(sizes)} dimensions: look "
                 f"for at most {min(sizes)}"
             )
-        iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
-        private = self.privacy is not None
-        restarts = _PRIVATE_RESTARTS if private else usual_restarts(self.n_components)
-        settings = PowerSettings(
-            sizes,
-            order,
-            self.n_components,
-            restarts if self.restarts is None else self.restarts,
-            iterations if self.iterations is None else self.iterations,
-            average=noisy and self.average,
-        )
-        check_count(restarts=settings.restarts, iterations=settings.iterations)
-        return settings
+        restarts, iterations = self.restarts, self.iterations
+        if restarts is None:
+            private = self.privacy is not None
+            restarts = _PRIVATE_RESTARTS if private else usual_restarts(self.n_components)
+        if iterations is None:
+            iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
+        check_count(restarts=restarts, iterations=iterations)
+        counts = (int(self.n_components), int(restarts), int(iterations))  # a whole float will do
+        return PowerSettings(sizes, order, *counts, average=noisy and self.average)
 
     def _keep(self, state: PowerState, guarantee: Guarantee | None) -> None:
         self.fitted_components_ = components(state)
@@ -534,7 +549,9 @@ class PowerMethod(Parametrised):
         return save_components(found, settings, self.guarantee_, folder)
 
     def _saved_settings(self) -> dict[str, Any]:
-        leave = ("privacy", "progress", "threads", "whiten")
+        leave = ["privacy", "progress", "threads"]
+        if not isinstance(self.whiten, bool | np.bool_):  # a matrix of data
+            leave.append("whiten")
         return {name: value for name, value in self.get_params().items() if name not in leave}
 
     @classmethod
@@ -542,7 +559,10 @@ class PowerMethod(Parametrised):
         """What :meth:`save` or :meth:`release` wrote."""
         stored = load_components(folder)
         deviations = stored.settings.pop("weight_deviations", None)
-        method = cls(**stored.settings)
+        try:
+            method = cls(**stored.settings)
+        except TypeError as error:
+            raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
         found = stored.components
         method.fitted_components_, method.guarantee_ = found, stored.guarantee
         method.weights_, method.factors_ = found.weights, found.factors
@@ -593,17 +613,11 @@ class _Private(NamedTuple):
         return self.plan.released(query, total, lambda clipped: mechanism.release(clipped, self.noise))
 
 
-def _tell(progress: Progress, state: PowerState) -> None:
-    from sfumato.solvers.base import Info
-
-    progress(state.answered, state.settings.rounds, Info(len(state.weights)))
-
-
-def _ended_early(settings: PowerSettings, online: Online, each: str) -> str:
+def _ended_early(settings: PowerSettings, state: PowerState, each: str) -> str:
     return (
-        f"the stream ended after {online.samples_seen:,} samples, {online.state.answered} of "
-        f"{settings.rounds} questions answered: each takes {each}. Give a longer stream, look for fewer "
-        "components with fewer iterations, or reuse the samples (reuse=True)"
+        f"the stream ended after {state.answered} of {settings.rounds} questions were answered: each "
+        f"takes {each}. Give a longer stream, look for fewer components with fewer iterations, or reuse "
+        "the samples (reuse=True)"
     )
 
 
@@ -618,12 +632,21 @@ def _is_printed(privacy: Privacy) -> bool:
 
 
 def _as_array(X: Any) -> Array:
+    if isinstance(X, np.ma.MaskedArray):
+        raise DataError("the tensor is masked: put numbers in place of what is masked with filled()")
+    if isinstance(X, str | PathLike):
+        raise DataError(
+            "fit takes an array or a sfumato.SparseTensor: "
+            f"read {X} first, with numpy.load or sfumato.read"
+        )
     array = np.asarray(X)
     if array.dtype.kind not in "iufb":
         raise DataError(f"a tensor holds numbers, got {array.dtype}")
     return np.ascontiguousarray(array, np.float64)
 
 
-def _check_finite(values: Array) -> None:
+def _check_values(values: Array) -> None:
     if not np.isfinite(values).all():
         raise DataError("the tensor holds NaN or infinity: fill such entries in, or complete it first")
+    if not values.any():
+        raise DataError("the tensor is zero everywhere: it has no components")

@@ -28,7 +28,14 @@ def ratings_csv(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("ratings_csv")
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/add-a-mechanism.md", "docs/add-a-solver.md", "docs/audit.md", "docs/planner.md"],
+    [
+        "README.md",
+        "docs/add-a-mechanism.md",
+        "docs/add-a-solver.md",
+        "docs/audit.md",
+        "docs/planner.md",
+        "docs/power.md",
+    ],
 )
 def test_examples_run(page, capsys):
     blocks = python_blocks(page)

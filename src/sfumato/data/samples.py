@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import narwhals as nw
 import numpy as np
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from sfumato.data import tables
 from sfumato.errors import DataError, SettingError
 
-# Rows of samples, float32 or float64: a C-contiguous array, which may be a view of the caller's
-# and is not to be written to, or a csr_array without duplicate entries.
+# Rows of samples, float32 or float64: a C-contiguous array, or a csr_array without duplicate entries.
+# Either may be a view of the caller's and is not to be written to.
 Batch: TypeAlias = "NDArray[Any] | scipy.sparse.csr_array[Any]"
 
 BATCH_NUMBERS = 1 << 20
@@ -61,7 +61,11 @@ class Samples:
 
 
 def open_samples(
-    source: Any, columns: Sequence[str] | None = None, *, batch_rows: int | None = None
+    source: Any,
+    columns: Sequence[str] | None = None,
+    *,
+    batch_rows: int | None = None,
+    may_be_empty: bool = False,
 ) -> Samples:
     """Samples, one a row, from any source that has them.
 
@@ -73,8 +77,18 @@ def open_samples(
     Every column of a table is a feature, or those that ``columns`` names; a single column of lists
     of numbers is the samples themselves. Nulls are NaN, and NaN and infinity are not judged here.
     Numbers keep float32 or float64; others become float64, batch by batch. ``batch_rows`` sets the
-    most rows in a batch.
+    most rows in a batch. That there is not a single row is an error, unless it ``may_be_empty``:
+    where samples are private, an error would say that there are none.
     """
+    samples = _opened(source, columns, batch_rows, may_be_empty)
+    if samples.count == 0 and not may_be_empty:
+        _refuse_none()
+    return samples
+
+
+def _opened(
+    source: Any, columns: Sequence[str] | None, batch_rows: int | None, may_be_empty: bool
+) -> Samples:
     names = _check_columns_setting(columns)
     if batch_rows is not None and (not isinstance(batch_rows, Integral) or batch_rows < 1):
         raise SettingError(f"batch_rows is a whole number from 1 upwards, got {batch_rows!r}")
@@ -88,9 +102,9 @@ def open_samples(
     if isinstance(source, list | tuple):
         return _open_list(source, batch_rows)
     if isinstance(source, Iterator):
-        return _open_stream(source, None, batch_rows)
+        return _open_stream(source, None, batch_rows, may_be_empty)
     if callable(source) or isinstance(source, Iterable):
-        return _open_stream(_new_iterator(source), source, batch_rows)
+        return _open_stream(_new_iterator(source), source, batch_rows, may_be_empty)
     raise DataError(
         f"cannot read samples from a {type(source).__name__}: give an array, a sparse matrix, a table, "
         "the path of a .npy or Parquet file, or an iterator of arrays"
@@ -119,11 +133,11 @@ def _refuse_twice(names: Sequence[str], error: type[Exception]) -> None:
         raise error(f"column {twice!r} is there twice: every feature needs its own name")
 
 
-def _rows_for(size: int, batch_rows: int | None) -> int:
-    """How many rows make a batch of samples with so many features."""
+def _rows_for(numbers: int, batch_rows: int | None) -> int:
+    """How many rows make a batch of samples that hold so many numbers each."""
     if batch_rows is not None:
         return int(batch_rows)
-    return min(max(BATCH_NUMBERS // size, FEWEST_ROWS), MOST_ROWS)
+    return min(max(BATCH_NUMBERS // max(numbers, 1), FEWEST_ROWS), MOST_ROWS)
 
 
 # -- parts: samples of known number with rows that can be cut out ---------------------------------
@@ -134,21 +148,20 @@ class _Part:
     size: int
     count: int
     rows: Callable[[int, int], Batch]  # from the first up to the second
+    numbers: int  # that a row holds, of sparse ones on average
 
-    def cut(self, step: int) -> Iterator[Batch]:
+    def cut(self, batch_rows: int | None) -> Iterator[Batch]:
+        step = _rows_for(self.numbers, batch_rows)
         for start in range(0, self.count, step):
             yield self.rows(start, min(start + step, self.count))
 
 
 def _open_part(part: _Part, batch_rows: int | None) -> Samples:
-    _refuse_none(part.count)
-    step = _rows_for(part.size, batch_rows)
-    return Samples(part.size, part.count, True, False, lambda: iter([part.cut(step)]))
+    return Samples(part.size, part.count, True, False, lambda: iter([part.cut(batch_rows)]))
 
 
-def _refuse_none(count: int) -> None:
-    if count == 0:
-        raise DataError("there are no samples: not a single row")
+def _refuse_none() -> NoReturn:
+    raise DataError("there are no samples: not a single row")
 
 
 def _part(source: Any, what: str) -> _Part:
@@ -172,8 +185,10 @@ def _part(source: Any, what: str) -> _Part:
         raise DataError(f"{what} has no columns: a sample needs one feature or more")
     dtype = _float_type(source.dtype, what)
     if is_sparse:
-        return _Part(size, count, partial(_sparse_rows, scipy.sparse.csr_array(source), dtype))
-    return _Part(size, count, partial(_dense_rows, np.asarray(source), dtype))
+        # Batches hold as many numbers as dense ones: short ones would cost more than their products.
+        rows = scipy.sparse.csr_array(source)
+        return _Part(size, count, partial(_sparse_rows, rows, dtype), -(-rows.nnz // max(count, 1)))
+    return _Part(size, count, partial(_dense_rows, np.asarray(source), dtype), size)
 
 
 def _float_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
@@ -187,9 +202,18 @@ def _dense_rows(array: NDArray[Any], dtype: np.dtype[Any], start: int, stop: int
 
 
 def _sparse_rows(matrix: Any, dtype: np.dtype[Any], start: int, stop: int) -> Any:
-    rows = matrix[start:stop].astype(dtype, copy=False)
-    # The slice is a copy, so the caller's matrix stays as it is.
-    rows.sum_duplicates()
+    """Rows cut out by hand: slicing would copy them, which takes as long as multiplying them does."""
+    first, last = matrix.indptr[start], matrix.indptr[stop]
+    stored = (
+        matrix.data[first:last],
+        matrix.indices[first:last],
+        matrix.indptr[start : stop + 1] - first,
+    )
+    rows: Any = scipy.sparse.csr_array(stored, shape=(stop - start, matrix.shape[1]))
+    rows = rows.astype(dtype, copy=False)
+    if not rows.has_canonical_format:
+        rows = rows.copy()  # the caller's matrix stays as it is
+        rows.sum_duplicates()
     return rows
 
 
@@ -198,13 +222,13 @@ def _sparse_rows(matrix: Any, dtype: np.dtype[Any], start: int, stop: int) -> An
 
 def _open_list(arrays: Sequence[Any], batch_rows: int | None) -> Samples:
     parts = [_part(array, f"array {number} of the list") for number, array in enumerate(arrays, 1)]
+    if not parts:
+        _refuse_none()
     count = sum(part.count for part in parts)
-    _refuse_none(count)
     size = parts[0].size
     for number, part in enumerate(parts, 1):
         _check_width(part, size, number)
-    step = _rows_for(size, batch_rows)
-    return Samples(size, count, True, True, lambda: (part.cut(step) for part in parts))
+    return Samples(size, count, True, True, lambda: (part.cut(batch_rows) for part in parts))
 
 
 def _check_width(part: _Part, size: int, number: int) -> None:
@@ -215,24 +239,25 @@ def _check_width(part: _Part, size: int, number: int) -> None:
         )
 
 
-def _open_stream(first: Iterator[Any], again: Any, batch_rows: int | None) -> Samples:
+def _open_stream(
+    first: Iterator[Any], again: Any, batch_rows: int | None, may_be_empty: bool
+) -> Samples:
     """Samples of an iterator, and of new ones from ``again`` unless that is None."""
     head = next(first, None)
     if head is None:
         raise DataError("there are no samples: the stream yields no array")
     size = _part(head, "array 1 of the stream").size
-    step = _rows_for(size, batch_rows)
     unread = [_put_back([head], first)]
 
     def blocks() -> Iterator[Iterator[Batch]]:
         if unread:
-            return _cut_stream(unread.pop(), size, step)
+            return _cut_stream(unread.pop(), size, batch_rows, may_be_empty)
         if again is None:
             raise DataError(
                 "a one-shot stream cannot be read again: give an array, a file, a list of arrays, or a "
                 "function that returns a new iterator"
             )
-        return _cut_stream(_new_iterator(again, first), size, step)
+        return _cut_stream(_new_iterator(again, first), size, batch_rows, may_be_empty)
 
     return Samples(size, None, again is not None, True, blocks)
 
@@ -259,14 +284,17 @@ def _new_iterator(source: Any, old: Iterator[Any] | None = None) -> Iterator[Any
     return iterator
 
 
-def _cut_stream(arrays: Iterator[Any], size: int, step: int) -> Iterator[Iterator[Batch]]:
+def _cut_stream(
+    arrays: Iterator[Any], size: int, batch_rows: int | None, may_be_empty: bool
+) -> Iterator[Iterator[Batch]]:
     count = 0
     for number, array in enumerate(arrays, 1):
         part = _part(array, f"array {number} of the stream")
         _check_width(part, size, number)
         count += part.count
-        yield part.cut(step)
-    _refuse_none(count)
+        yield part.cut(batch_rows)
+    if count == 0 and not may_be_empty:
+        _refuse_none()
 
 
 # -- tables in memory -----------------------------------------------------------------------------
@@ -283,13 +311,15 @@ def _table_part(source: Any, columns: tuple[str, ...] | None) -> _Part:
     table = tables.table_in_memory(source)
     names = _features(table.schema, columns, "the table")
     table = table.select(list(names))
-    _refuse_none(table.num_rows)
-    size = _width(table.schema, names) or _first_length([table], names[0], "the table")
+    size = _width(table.schema, names)
+    if size is None and not table.num_rows:
+        _refuse_none()  # nothing says how long a list is
+    size = size or _first_length([table], names[0], "the table")
 
     def rows(start: int, stop: int) -> NDArray[Any]:
         return _matrix(table.slice(start, stop - start), names, size, "the table")
 
-    return _Part(size, table.num_rows, rows)
+    return _Part(size, table.num_rows, rows, size)
 
 
 def _features(schema: Any, columns: tuple[str, ...] | None, what: str) -> tuple[str, ...]:
@@ -439,9 +469,10 @@ def _open_parquet(
             names = names or found
             _check_same_columns(path, found, files[0], names)
             widths[path] = _width(file.schema_arrow, names)
-    _refuse_none(count)
-    known = (width for width in widths.values() if width is not None)
-    size = next(known, None) or _first_list_length(files, names[0])
+    known = next((width for width in widths.values() if width is not None), None)
+    if known is None and not count:
+        _refuse_none()
+    size = known or _first_list_length(files, names[0])
     for path, width in widths.items():
         if width not in (size, None):
             raise DataError(f"{path} has {width} features but others in the folder have {size}")

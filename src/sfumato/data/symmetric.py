@@ -15,16 +15,17 @@ from sfumato.errors import DataError
 Array = NDArray[Any]
 Cells = tuple[NDArray[np.int32], Array]  # coordinates and values
 _TOLERANCE = 1e-8  # part of the largest value by which permuted entries may differ
+_LARGEST = 1e100
 
 
 def symmetrise(tensor: Array | SparseTensor) -> Array | SparseTensor:
     """The average over all permutations of the modes: the symmetric tensor that is nearest."""
+    check_cube(tensor.shape)
     if isinstance(tensor, SparseTensor):
         coordinates, values = _permuted(tensor.coordinates, tensor.values)
         summed = _summed(coordinates, values / factorial(tensor.order), tensor.shape)
         return SparseTensor(*summed, tensor.modes)
     dense = np.asarray(tensor, np.float64)
-    check_cube(dense.shape)
     orders = list(permutations(range(dense.ndim)))
     return np.asarray(sum(dense.transpose(order) for order in orders)) / len(orders)
 
@@ -74,13 +75,12 @@ def _refuse(cell: tuple[int, ...], value: float, other: tuple[int, ...], mirrore
 def mirrored_cells(tensor: SparseTensor) -> Cells:
     """Entries whose levels ascend, and all permutations of them; other entries are not looked at.
 
-    So a tensor is made symmetric without saying whether it was. Values that are not finite become zero.
+    So a tensor is made symmetric without saying whether it was.
     """
     check_cube(tensor.shape)
     coordinates, values = merged(tensor)
     ascending = (np.diff(coordinates, axis=0) >= 0).all(axis=0)
-    kept = np.where(np.isfinite(values), values, 0.0)[ascending]
-    every, repeated = _permuted(coordinates[:, ascending], kept)
+    every, repeated = _permuted(coordinates[:, ascending], values[ascending])
     # An index that holds a level twice comes out of several permutations.
     cells, place = np.unique(_keys(every, tensor.shape[0]), return_index=True)
     return np.ascontiguousarray(every[:, place]), repeated[place] if cells.size else repeated
@@ -95,12 +95,26 @@ def mirrored_array(tensor: Array) -> Array:
     for first in range(size):
         index = np.sort(np.vstack([np.full(rest.shape[1], first, np.int32), rest]), axis=0)
         whole[first] = tensor[tuple(index)]
-    return np.where(np.isfinite(whole), whole, 0.0).reshape(tensor.shape)
+    return whole.reshape(tensor.shape)
+
+
+def within_range(values: Array) -> Array:
+    """Values that can be added and multiplied, whatever was given, without a word about them.
+
+    What is not finite becomes zero, and what is beyond 1e100 is cut there: two values never get further
+    apart by that.
+    """
+    return np.clip(np.where(np.isfinite(values), values, 0.0), -_LARGEST, _LARGEST)
 
 
 def merged(tensor: SparseTensor) -> Cells:
     """Coordinates and values of a tensor; several entries at one cell are added up."""
-    return _summed(tensor.coordinates, np.asarray(tensor.values, np.float64), tensor.shape)
+    coordinates, values = tensor.coordinates, np.asarray(tensor.values, np.float64)
+    first = np.ones(len(values), bool)  # entries are sorted: those of one cell are neighbours
+    first[1:] = (np.diff(coordinates, axis=1) != 0).any(axis=0)
+    if first.all():
+        return coordinates, values
+    return np.ascontiguousarray(coordinates[:, first]), np.add.reduceat(values, np.flatnonzero(first))
 
 
 def _summed(coordinates: NDArray[np.int32], values: Array, shape: tuple[int, ...]) -> Cells:

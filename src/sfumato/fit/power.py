@@ -24,7 +24,7 @@ from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Draw, Ledger
 from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
-from sfumato.privacy.unit import PowerUnit
+from sfumato.privacy.unit import PowerUnit, Sample
 from sfumato.solvers.base import Info
 from sfumato.solvers.power import (
     Kind,
@@ -67,9 +67,13 @@ def carry_out_power(
     state = begin(settings, seed, whitening)
     while not state.done:
         state = update(state, answer(ask(state)))
-        if progress is not None:
-            progress(state.answered, settings.rounds, Info(len(state.weights)))
+        _tell(progress, state)
     return state
+
+
+def _tell(progress: Progress | None, state: PowerState) -> None:
+    if progress is not None:
+        progress(state.answered, state.settings.rounds, Info(len(state.weights)))
 
 
 def from_tensor(source: TensorSource) -> Answer:
@@ -90,25 +94,33 @@ def from_stream(batches: Callable[[], Iterable[Batch]], moment: Moment) -> Answe
 
 
 class Running:
-    """The sum of the samples' answers to one question."""
+    """The sum of the samples' answers to one question; ``before`` samples answered earlier ones.
 
-    def __init__(self, moment: Moment, query: Query) -> None:
-        self._moment, self._query = moment, query
-        self.total: Array | float = 0.0
-        self.samples = self._batches = self._counted = 0
+    Of ``private`` samples nothing is said.
+    """
+
+    def __init__(self, moment: Moment, query: Query, before: int = 0, *, private: bool = False) -> None:
+        self._moment, self._query, self._before, self._private = moment, query, before, private
+        self.total: Array = np.zeros(())
+        self.samples = self._counted = 0
 
     def add(self, batch: Batch) -> None:
-        prepared = self._moment.prepared(batch, self._query.basis)
-        self.total = self.total + self._moment.summed(prepared, self._query)
+        """Add a batch; one that cannot be used leaves the sum as it was."""
+        with np.errstate(over="ignore", invalid="ignore"):  # sums are checked
+            prepared = self._moment.prepared(batch, self._query.basis)
+            part = self._moment.summed(prepared, self._query)
+        # In double precision, whatever the samples are in: a stream may have any number of batches.
+        total = self.total + part.astype(np.float64)
+        if not self._private:
+            check_sums(total, batch, self._before + self.samples)
+        self.total = total
         self.samples += batch.shape[0]
-        self._batches += 1
         self._counted += self._moment.counted(prepared)
-        check_sums(np.asarray(self.total), batch, self._batches)
 
     def mean(self) -> Array:
         if not self._counted:
             raise DataError("no sample of the stream can be used: documents need three words or more")
-        return np.asarray(self.total) / self._counted
+        return self.total / self._counted
 
     def whole(self) -> Array:
         """The sum, which is zero for no samples at all."""
@@ -197,6 +209,10 @@ class PrivatePowerPlan:
             f"  {settings.rounds} questions, noise {self.noise:.3g} times sensitivity"
         )
 
+    def _shortening(self) -> str:
+        norm = self.unit.norm if isinstance(self.unit, Sample) else None
+        return "" if norm is None else f" on {self.what}s shortened to length {norm:g}"
+
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
         """What the components and weights promise; so would all iterates."""
         numbers = spending(self.event, self.budget, ledger)
@@ -208,7 +224,7 @@ class PrivatePowerPlan:
             unit=str(self.unit).replace("sample", self.what),
             neighbours=self.unit.neighbours.replace("sample", self.what),
             released=("components", "weights"),
-            method=f"noisy power iteration of {self.settings.rounds} rounds",
+            method=f"noisy power iteration of {self.settings.rounds} rounds{self._shortening()}",
             proven=not self.printed,
             proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
             exact=False,
@@ -254,7 +270,7 @@ def private_from_stream(
     """The same on a stream that is read once for each question."""
 
     def values(query: Query) -> Array:
-        running = Running(moment, query)
+        running = Running(moment, query, private=True)
         for batch in batches():
             running.add(batch)
         return running.whole()
@@ -284,10 +300,17 @@ class Online:
     What comes after the last question is left unread.
     """
 
-    def __init__(self, settings: PowerSettings, seed: int, moment: Moment, samples: int | None) -> None:
+    def __init__(
+        self,
+        settings: PowerSettings,
+        seed: int,
+        moment: Moment,
+        samples: int | None,
+        progress: Progress | None = None,
+    ) -> None:
         self.state = begin(settings, seed)
         self.samples_seen = 0
-        self._moment, self._samples = moment, samples
+        self._moment, self._samples, self._progress = moment, samples, progress
         self._running = Running(moment, ask(self.state))
 
     @property
@@ -301,19 +324,25 @@ class Online:
         while start < batch.shape[0] and not self.done:
             stop = min(batch.shape[0], start + self._samples - self._running.samples)
             self._running.add(batch[start:stop])
-            self.samples_seen += stop - start
+            self.samples_seen += stop - start  # before the next question, which counts from there
             if self._running.samples == self._samples:
                 self._next(Noisy(self._running.mean(), 0.0))
             start = stop
 
     def add_block(self, block: Iterable[Batch], release: Callable[[Query, Array], Noisy]) -> None:
-        """Use a block of samples, whatever their number, for one question."""
+        """Use a block of samples, whatever their number, for one question.
+
+        Its sum lives no longer than this call: what a block left behind that could not be read to its
+        end would count again when it is given again, and the last sum would stay without noise.
+        """
+        query = ask(self.state)
+        running = Running(self._moment, query, private=True)
         for batch in block:
-            self._running.add(batch)
-            self.samples_seen += batch.shape[0]
-        self._next(release(ask(self.state), self._running.whole()))
+            running.add(batch)
+        self._next(release(query, running.whole()))
 
     def _next(self, answer: Noisy) -> None:
         self.state = update(self.state, answer)
+        _tell(self._progress, self.state)
         if not self.done:
-            self._running = Running(self._moment, ask(self.state))
+            self._running = Running(self._moment, ask(self.state), self.samples_seen)

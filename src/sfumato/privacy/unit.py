@@ -143,6 +143,10 @@ class TensorEntry:
     def __post_init__(self) -> None:
         if not 0 < self.change < inf:
             raise SettingError(f"the change of an entry must be a number above zero, got {self.change}")
+        if not 1e-100 <= self.change <= 1e100:
+            raise SettingError(
+                f"a change of {self.change:g} is out of range: give the tensor in other units"
+            )
 
     def __str__(self) -> str:
         return "one entry of the tensor, with all permutations of its index if it is symmetric"

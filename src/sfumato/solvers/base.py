@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -223,5 +224,6 @@ def check_positive(**settings: float) -> None:
 def check_count(**settings: int) -> None:
     """Each setting a whole number from one on."""
     for name, value in settings.items():
-        if not (np.isfinite(value) and int(value) == value and value >= 1):
+        is_number = isinstance(value, Real)
+        if not (is_number and np.isfinite(value) and int(value) == value and value >= 1):
             raise SettingError(f"{name} must be a whole number from 1 on, got {value}")

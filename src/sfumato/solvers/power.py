@@ -38,6 +38,7 @@ from sfumato.solvers.base import start_generator
 
 Array = NDArray[Any]
 _ALIKE = 0.8  # cosine from which directions count as the same component
+_WITHIN_NOISE = 4.0  # deviations by which weights of one component may differ
 
 
 @dataclass(frozen=True)
@@ -278,9 +279,11 @@ def _choose(state: PowerState, answer: Noisy) -> PowerState:
     vector, weight, deviation = directions[:, best], float(weights[best]), answer.deviation
     if settings.average:
         same, signs = _alike(settings, directions, best)
+        aligned = weights * _product(settings, [signs[block.start] for block in settings.blocks])
+        if answer.deviation:  # a restart that came late is still on its way, and weighs less
+            same &= np.abs(aligned - weight) <= _WITHIN_NOISE * answer.deviation
         total = (state.sums * signs)[:, same].sum(axis=1, keepdims=True)
         vector = _normalised(settings, total, vector[:, None])[:, 0]
-        aligned = weights * _product(settings, [signs[block.start] for block in settings.blocks])
         weight, deviation = float(aligned[same].mean()), deviation / np.sqrt(same.sum())
     if not settings.symmetric and weight < 0:  # a sign belongs to any one of the vectors
         vector = vector.copy()
@@ -320,9 +323,12 @@ def _normalised(settings: PowerSettings, vectors: Array, otherwise: Array) -> Ar
     """Columns with unit blocks; one that has vanished stays what it was."""
     out = np.array(vectors, np.float64)
     for block in settings.blocks:
-        length = np.linalg.norm(out[block], axis=0)
-        gone = ~(length > 0)
-        out[block] = np.where(gone, otherwise[block], out[block] / np.where(gone, 1.0, length))
+        # Divided by the largest number first: squares of large or small ones leave the range.
+        largest = np.abs(out[block]).max(axis=0)
+        there = (largest > 0) & (largest < np.inf)
+        scaled = out[block] / np.where(there, largest, 1.0)
+        unit = scaled / np.where(there, np.linalg.norm(scaled, axis=0), 1.0)
+        out[block] = np.where(there, unit, otherwise[block])
     return out
 
 

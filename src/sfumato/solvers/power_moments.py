@@ -7,7 +7,7 @@ move it (proofs/power.md). Whoever asks adds the batches up and divides by the n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, log10, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,8 @@ from sfumato.solvers.power import Query
 
 Array = NDArray[Any]
 Batch = Any  # a matrix with a sample in every row, dense or sparse by rows
+_MOST_OF_A_WORD = 1e9  # in one private document
+_DIGITS = 100  # powers of ten that a power of a norm may be above or below one
 
 
 class Moment(Protocol):
@@ -76,14 +78,15 @@ class SampleMoment:
         return np.asarray(prepared.T @ power)
 
     def sensitivity(self, query: Query) -> float:
-        """|x|^p sup |(x'u)^..| over unit x: one for one direction, and for several never more than the
-        largest singular value of their matrix."""
+        """Of the powers of a sample's cosines with all directions: the root of the largest eigenvalue of
+        the directions' Gram matrix, raised cell by cell; one for one direction."""
         norm = self.norm if query.basis is None else self.whitened_norm
         assert norm is not None
         if query.kind == "second moment":  # its directions are orthonormal
             return norm**2
-        together = float(np.linalg.norm(query.directions, 2))
-        return norm**self.order * min(together, sqrt(query.directions.shape[1]))
+        power = self.order if query.kind == "weights" else self.order - 1
+        together = np.linalg.norm((query.directions.T @ query.directions) ** power, 2)
+        return norm**self.order * sqrt(float(together))
 
     def unit(self) -> str:
         return "sample"
@@ -109,19 +112,21 @@ class DocumentMoment:
         return 3
 
     def prepared(self, batch: Batch, basis: Array | None) -> Batch:  # noqa: ARG002
-        counts: Any = scipy.sparse.csr_array(batch).astype(np.float64)  # a copy
+        counts: Any = scipy.sparse.csr_array(batch).astype(np.float64, copy=self.private)
         if self.private:
-            counts.data = np.where(counts.data > 0, np.floor(counts.data), 0.0)
-            counts.data[~np.isfinite(counts.data)] = 0.0
-        elif counts.data.size and (counts.data.min() < 0 or np.any(counts.data % 1)):
-            raise DataError("documents are rows of word counts: whole numbers from 0 on")
-        return counts[np.asarray(counts.sum(axis=1)).ravel() >= 3]
+            counts.data = np.where(np.isfinite(counts.data), np.floor(counts.data), 0.0)
+            # Counts of 1e300 would leave the range, and an error would tell of one document.
+            counts.data = np.clip(counts.data, 0.0, _MOST_OF_A_WORD)
+        else:
+            _check_counts(counts.data)
+        long_enough = _row_sums(counts) >= 3
+        return counts if long_enough.all() else counts[long_enough]
 
     def counted(self, prepared: Batch) -> int:
         return int(prepared.shape[0])
 
     def summed(self, prepared: Batch, query: Query) -> Array:
-        words = np.asarray(prepared.sum(axis=1)).ravel()[:, None]
+        words = _row_sums(prepared)[:, None]
         if query.kind == "second moment":
             pairs = 1 / (words * (words - 1))
             directions = query.directions
@@ -130,15 +135,16 @@ class DocumentMoment:
             )
         triples = 1 / (words * (words - 1) * (words - 2))
         u = query.directions if query.basis is None else query.basis @ query.directions
-        once, twice = prepared @ u, prepared @ u**2
+        # Side by side: a sparse product with twice the columns takes less time than two.
         if query.kind == "weights":
-            thrice = prepared @ u**3
+            once, twice, thrice = np.hsplit(prepared @ np.hstack([u, u**2, u**3]), 3)
             return np.asarray((triples * (once**3 - 3 * once * twice + 2 * thrice)).sum(axis=0))
-        power = (
-            prepared.T @ (triples * (once**2 - twice))
-            - 2 * u * (prepared.T @ (triples * once))
-            + 2 * u**2 * (prepared.T @ triples)
-        )
+        products = prepared @ np.hstack([u, u**2])
+        once, twice = np.hsplit(products, 2)
+        np.subtract(once**2, twice, out=twice)
+        products *= triples
+        cross, power = np.hsplit(prepared.T @ products, 2)
+        power = power - 2 * u * (cross - u * (prepared.T @ triples))
         return np.asarray(power if query.basis is None else query.basis.T @ power)
 
     def sensitivity(self, query: Query) -> float:
@@ -153,6 +159,14 @@ class DocumentMoment:
 
     def unit(self) -> str:
         return "document"
+
+
+def _check_counts(counts: Array) -> None:
+    wrong = (counts < 0) | (counts != np.floor(counts)) | (counts == inf)
+    if wrong.any():
+        raise DataError(
+            f"documents are rows of word counts, whole numbers from 0 on; got {counts[wrong][0]:g}"
+        )
 
 
 def shortened(batch: Any, norm: float) -> Batch:
@@ -190,17 +204,26 @@ def raised(values: Array, power: int) -> Array:
     return product
 
 
-def check_sums(total: Array, batch: Batch, batch_number: int) -> None:
-    """Sums that are not finite come from samples that are not, or from large ones."""
+def check_sums(total: Array, batch: Any, before: int) -> None:
+    """Sums that are not finite come from samples that are not, or from large ones.
+
+    ``before`` is the number of samples before the batch.
+    """
     if np.isfinite(total).all():
         return
-    data: Any = batch
-    if not np.isfinite(data.data if scipy.sparse.issparse(batch) else data).all():
+    rows, columns, values = scipy.sparse.find(batch)  # NaN is not zero
+    bad = ~np.isfinite(values)
+    if bad.any():
+        first = int(rows[bad].min())
+        column = int(columns[bad & (rows == first)].min())
         raise DataError(
-            f"batch {batch_number} of the stream holds NaN or infinity: leave such samples out, or "
-            "fill them in, first"
+            f"sample {before + first} of the stream (counted from 0) holds NaN or infinity, at "
+            f"feature {column}: leave such samples out, or fill them in, first"
         )
-    raise DataError(f"samples of batch {batch_number} are too large to be multiplied: scale them down")
+    raise DataError(
+        f"among samples {before} to {before + batch.shape[0] - 1} of the stream are some too large to "
+        "be multiplied: scale them down"
+    )
 
 
 def make_moment(name: str, order: int, norm: float | None = None, *, private: bool = False) -> Any:
@@ -217,7 +240,15 @@ def make_moment(name: str, order: int, norm: float | None = None, *, private: bo
         raise SettingError(
             "say how long a sample may be, sfumato.Sample(norm=...): longer ones are shortened"
         )
+    if norm is not None and abs(order * log10(norm)) > _DIGITS:
+        raise SettingError(
+            f"a norm of {norm:g} to the power of {order} is out of range: give samples in other units"
+        )
     return SampleMoment(order, norm)
+
+
+def _row_sums(matrix: Any) -> Array:
+    return np.asarray(matrix @ np.ones(matrix.shape[1]))
 
 
 def _longest_row(matrix: Array) -> float:

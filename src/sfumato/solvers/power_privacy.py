@@ -21,6 +21,7 @@ from sfumato.privacy.unit import TensorEntry
 from sfumato.solvers.power import Query
 
 Array = NDArray[Any]
+_PAIRED = 4096  # levels up to which all pairs of them are looked at
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class EntrySensitivity:
         return self.unit.change * bound(magnitudes, query.kind == "weights")
 
     def _symmetric(self, magnitudes: Array, weights: bool) -> float:
-        """The less of two bounds: each direction at its worst entry, and Hoelder's over directions."""
+        """The less of two bounds: each direction at its worst entry, and Hoelder's over directions.
+
+        Hoelder's takes every monomial at its worst: one of a single level, or of two or more.
+        """
         degree = 2 * (self.order - (not weights))
         kinds = _index_kinds(self.order, self.unit.printed, weights)
         largest = -np.sort(-magnitudes, axis=0)[: self.order]
@@ -50,8 +54,13 @@ class EntrySensitivity:
             )
             for u in largest.T
         ]
-        together = float((magnitudes**degree).sum(axis=1).max())
-        return sqrt(min(sum(each), together * max(sum(c for c, _ in terms) for terms in kinds)))
+        alone = float((magnitudes**degree).sum(axis=1).max())
+        paired = _largest_pair(magnitudes, degree) if len(magnitudes) <= _PAIRED else alone
+        together = max(
+            sum(c * (alone if sum(map(bool, powers)) == 1 else paired) for c, powers in terms)
+            for terms in kinds
+        )
+        return sqrt(min(sum(each), together))
 
     def _blocks(self, magnitudes: Array, weights: bool) -> float:
         cuts = np.cumsum([0, *self.sizes]).tolist()
@@ -64,6 +73,13 @@ class EntrySensitivity:
         if weights:
             return sqrt(min(each.prod(axis=0).sum(), together.prod()))
         return sqrt(min(_all_but_one(each).sum(), _all_but_one(together).sum()))
+
+
+def _largest_pair(magnitudes: Array, degree: int) -> float:
+    """The largest sum over directions of u_i^(degree-2) u_j^2 for two levels."""
+    pairs = magnitudes ** (degree - 2) @ (magnitudes**2).T
+    np.fill_diagonal(pairs, 0.0)
+    return float(pairs.max())
 
 
 def _all_but_one(factors: Array) -> Array:

@@ -1,7 +1,8 @@
 """T(I, u, ..., u) of a tensor that is there, for many directions at once.
 
-Dense tensors go through matrix products with the Khatri-Rao product of the directions, in pieces of
-bounded size; sparse ones through a kernel over entries. A readable form of both is ``reference_power``.
+Dense tensors are multiplied by all directions in their last mode with one matrix product, in pieces of
+bounded size, then by each direction alone in the others; sparse ones go through a kernel over entries. A
+readable form of both is ``reference_power``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +20,7 @@ from sfumato.parallel import kernel, run, scratch
 from sfumato.solvers.power import Query
 
 Array = NDArray[Any]
-_PIECE = 1 << 20  # numbers of a Khatri-Rao product that are held at a time
+_PIECE = 1 << 18  # numbers of a product that are held at a time: what caches hold
 
 
 class TensorSource(Protocol):
@@ -59,19 +61,20 @@ class DenseSymmetric:
 
     def __init__(self, tensor: Array) -> None:
         self.sizes, self.order = tensor.shape[:1], tensor.ndim
-        self._rows = tensor.reshape(-1, tensor.shape[0])  # all modes but the last in one
+        self._tensor = tensor
 
     def power(self, directions: Array) -> Array:
         size, restarts = directions.shape
-        # The first mode is cut into pieces; the others are in every one of them.
-        inner = khatri_rao([directions] * (self.order - 2))
-        step = max(1, _PIECE // (inner.shape[0] * restarts))
-        out = np.zeros((size, restarts))
+        # A direction in every row, so that what belongs to it lies together.
+        vectors = np.ascontiguousarray(directions.T)
+        out = np.empty((restarts, size))
+        step = max(1, _PIECE // (size ** (self.order - 2) * restarts))
         for start in range(0, size, step):
-            product = khatri_rao([directions[start : start + step], inner])
-            piece = slice(start * inner.shape[0], start * inner.shape[0] + product.shape[0])
-            out += self._rows[piece].T @ product
-        return out
+            piece = slice(start, start + step)
+            without_last = vectors @ self._tensor[piece].reshape(-1, size).T
+            others = [vectors[:, piece], *[vectors] * (self.order - 2)]
+            out[:, piece] = _contracted(without_last, others, 0)
+        return out.T
 
 
 class DenseBlocks:
@@ -82,21 +85,38 @@ class DenseBlocks:
         self._tensor = tensor
 
     def power(self, directions: Array) -> Array:
-        blocks = split(directions, self.sizes)
         restarts = directions.shape[1]
-        parts = []
-        for mode, size in enumerate(self.sizes):
-            before, after = khatri_rao(blocks[:mode], restarts), khatri_rao(blocks[mode + 1 :], restarts)
-            inner = self._tensor.reshape(-1, after.shape[0]) @ after
-            parts.append(np.einsum("ail,al->il", inner.reshape(-1, size, restarts), before))
-        return np.concatenate(parts)
+        *others, last = (np.ascontiguousarray(block.T) for block in split(directions, self.sizes))
+        parts = [np.zeros((restarts, size)) for size in self.sizes]
+        step = max(1, _PIECE // (prod(self.sizes[1:-1]) * restarts))
+        for start in range(0, self.sizes[0], step):
+            piece = slice(start, start + step)
+            rows = self._tensor[piece].reshape(-1, self.sizes[-1])
+            vectors = [others[0][:, piece], *others[1:]]
+            parts[-1] += _outer(vectors) @ rows
+            without_last = last @ rows.T  # all modes but the last need it
+            parts[0][:, piece] = _contracted(without_last, vectors, 0)
+            for mode in range(1, self.order - 1):
+                parts[mode] += _contracted(without_last, vectors, mode)
+        return np.concatenate([part.T for part in parts])
 
 
-def khatri_rao(matrices: Sequence[Array], columns: int = 1) -> Array:
-    """Column by column the outer product of all matrices, as one column."""
-    product: Array = np.ones((1, columns if not matrices else matrices[0].shape[1]))
-    for matrix in matrices:
-        product = (product[:, None, :] * matrix[None, :, :]).reshape(-1, matrix.shape[1])
+def _contracted(arrays: Array, vectors: Sequence[Array], mode: int) -> Array:
+    """Arrays, one in every row, each multiplied by its own vectors in all modes but one."""
+    count, size = len(arrays), vectors[mode].shape[1]
+    if mode + 1 < len(vectors):
+        after = _outer(vectors[mode + 1 :])
+        arrays = arrays.reshape(count, -1, after.shape[1]) @ after[:, :, None]
+    if mode:
+        arrays = _outer(vectors[:mode])[:, None, :] @ arrays.reshape(count, -1, size)
+    return arrays.reshape(count, size)
+
+
+def _outer(matrices: Sequence[Array]) -> Array:
+    """Row by row the outer product of all matrices, as one row."""
+    product = matrices[0]
+    for matrix in matrices[1:]:
+        product = (product[:, :, None] * matrix[:, None, :]).reshape(len(matrix), -1)
     return product
 
 

@@ -17,6 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from sfumato.errors import DataError
 from sfumato.solvers.power import RankError, Whitening, whiten
 from sfumato.solvers.power_tensors import compress_dense, compress_sparse
 
@@ -89,6 +90,11 @@ def positive_moment(tensor: Array) -> Array:
     while tensor.ndim > 3:
         tensor = np.trace(tensor, axis1=-2, axis2=-1)
     if tensor.ndim == 2:
+        if np.linalg.eigvalsh(tensor)[0] <= 0:
+            raise DataError(
+                "a tensor of even order whose components have negative weights cannot be whitened by "
+                "itself: give a second moment (whiten=...), or look for fewer components"
+            )
         return tensor
     towards = np.einsum("iij->j", tensor)  # where components are near orthogonal, this is near the best
     if not towards.any():

@@ -165,8 +165,15 @@ def test_batches_hold_a_bounded_number_of_numbers(size):
     most = min(max(BATCH_NUMBERS // size, FEWEST_ROWS), MOST_ROWS)
     assert set(heights[:-1]) == {most}
     assert most * size <= max(BATCH_NUMBERS, FEWEST_ROWS * size)
-    wide = scipy.sparse.csr_array((rows, size), dtype=np.float32)
-    assert [batch.shape[0] for batch in open_samples(wide).batches()] == heights
+
+
+@pytest.mark.parametrize(("stored", "most"), [(0, MOST_ROWS), (256, 4096), (5000, FEWEST_ROWS)])
+def test_batches_of_sparse_rows_hold_as_many_numbers_as_dense_ones(stored, most):
+    rows, size = 2 * most, 5000
+    columns, starts = np.tile(np.arange(stored), rows), stored * np.arange(rows + 1)
+    values = np.ones(columns.size, np.float32)
+    matrix = scipy.sparse.csr_array((values, columns, starts), shape=(rows, size))
+    assert [batch.shape[0] for batch in open_samples(matrix).batches()] == [most, most]
 
 
 @pytest.mark.parametrize("name", IN_BLOCKS)
