@@ -131,6 +131,7 @@ class Coupled(Parametrised):
         X: Any = None,
         *,
         reliance: bool = False,
+        interval: float | None = None,
         **labels: Any,
     ) -> Any:
         """Predicted values of cells of a relation.
@@ -142,6 +143,9 @@ class Coupled(Parametrised):
         comes from other relations, from 0 to 1. At 1 the relation itself says nothing about one of the
         levels (a cold start), and the prediction rests on side information only; NaN where no relation
         does, and the prediction is the average of the mode.
+
+        With ``interval``, such as 0.9, a triple after a Bayesian fit: the values, and two bounds between
+        which a cell's value lies with that probability. Values are posterior means.
         """
         known, modes = self._relation(relation)
         if (X is None) == (not labels):
@@ -150,11 +154,16 @@ class Coupled(Parametrised):
         cells = self._locate(modes, X if X is not None else as_columns(labels))
         part = list(self.relations_).index(relation)
         threads = self.threads or available_threads()
-        values = self.model_.predict(part, cells, threads=threads)
-        shares = self._reliance(known, cells) if reliance else None
-        if single:
-            return float(values[0]) if shares is None else (float(values[0]), float(shares[0]))
-        return values if shares is None else (values, shares)
+        by = self.model_ if self.posterior_ is None else self.posterior_
+        found = [by.predict(part, cells, threads=threads)]
+        if interval is not None:
+            if self.posterior_ is None:
+                raise SettingError("intervals come from a Bayesian solver: 'variational' or 'langevin'")
+            found += self.posterior_.interval(part, cells, interval, threads=threads)
+        if reliance:
+            found.append(self._reliance(known, cells))
+        answer = tuple(float(each[0]) for each in found) if single else tuple(found)
+        return answer[0] if len(answer) == 1 else answer
 
     def _relation(self, name: str) -> tuple[RelationShape, list[Mode]]:
         if not hasattr(self, "model_"):

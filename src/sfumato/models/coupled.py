@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Self
 
@@ -75,7 +75,7 @@ class CoupledModel:
     def dtype(self) -> np.dtype[Any]:
         return self.rows.dtype
 
-    @property
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First row of each mode."""
         return tuple(int(o) for o in np.cumsum((0, *self.sizes[:-1])))

@@ -1,7 +1,10 @@
 """Solvers: how a model is fitted. Each is a frozen record of settings with four functions."""
 
+from typing import Any
+
 from sfumato.solvers.als import ALS
 from sfumato.solvers.biases import Backfitting
+from sfumato.solvers.langevin import Langevin
 from sfumato.solvers.minibatch import MinibatchSGD
 from sfumato.solvers.multiplicative import Multiplicative
 from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
@@ -14,13 +17,13 @@ from sfumato.solvers.private_passes import PrivatePasses
 from sfumato.solvers.sequential import SequentialSGD
 from sfumato.solvers.sgd import SGD
 
-COUPLED_SOLVERS = {"multiplicative": Multiplicative}
-SOLVERS = {
+COUPLED_SOLVERS: dict[str, Any] = {"multiplicative": Multiplicative, "langevin": Langevin}
+SOLVERS: dict[str, Any] = {
     "als": ALS,
     "sgd": SGD,
     "minibatch": MinibatchSGD,
     "sequential": SequentialSGD,
-    **COUPLED_SOLVERS,
+    "multiplicative": Multiplicative,
 }
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "SOLVERS",
     "Backfitting",
     "InputPerturbation",
+    "Langevin",
     "MinibatchSGD",
     "Multiplicative",
     "PaperGradient",

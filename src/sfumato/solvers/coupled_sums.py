@@ -158,7 +158,9 @@ def _divergence_of(model: CoupledModel, v: int, site: Site, p: float, zeros: boo
 
 
 def beta_divergence(x: Array, v: Array, p: float) -> Array:
-    """The divergence of the model's values v from observed values x, cell by cell; x is not negative.
+    """The divergence of the model's values v from observed values x, cell by cell.
+
+    For p above 0 neither is negative.
 
     ====  ==========================  =================
     p     divergence                  of
@@ -168,9 +170,10 @@ def beta_divergence(x: Array, v: Array, p: float) -> Array:
     2     x / v - log(x / v) - 1      Gamma
     ====  ==========================  =================
     """
-    x, v = np.asarray(x, np.float64), np.maximum(np.asarray(v, np.float64), SMALLEST)
-    if p == 0:
+    x, v = np.asarray(x, np.float64), np.asarray(v, np.float64)
+    if p == 0:  # here both may be negative
         return np.asarray((x - v) ** 2 / 2)
+    v = np.maximum(v, SMALLEST)
     positive = np.where(x > 0, x, 1.0)
     if p == 1:
         return np.where(x > 0, x * np.log(positive / v), 0.0) - x + v
