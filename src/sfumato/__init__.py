@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         UnknownLabelError,
     )
     from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
+    from sfumato.fit.model_order import choose_rank
     from sfumato.models.components import Matching, match_components
     from sfumato.models.multilinear import CPModel, TuckerModel
     from sfumato.power import PowerMethod
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         PrivatePasses,
         PrivateSGD,
         SequentialSGD,
+        Variational,
     )
     from sfumato.tuning import PrivateSearch
 
@@ -120,8 +122,10 @@ __all__ = [
     "UnitValues",
     "UnknownLabelError",
     "Value",
+    "Variational",
     "audit",
     "audit_one_run",
+    "choose_rank",
     "cross_validate",
     "datasets",
     "load",
@@ -155,6 +159,7 @@ _HOMES = {
         "UnknownLabelError",
     ),
     "sfumato.estimators": ("CP", "Biases", "TensorEstimator", "Tucker", "cross_validate", "load"),
+    "sfumato.fit.model_order": ("choose_rank",),
     "sfumato.models.components": ("Matching", "match_components"),
     "sfumato.models.multilinear": ("CPModel", "TuckerModel"),
     "sfumato.power": ("PowerMethod",),
@@ -180,6 +185,7 @@ _HOMES = {
         "PrivatePasses",
         "PrivateSGD",
         "SequentialSGD",
+        "Variational",
     ),
     "sfumato.tuning": ("PrivateSearch",),
 }

@@ -142,7 +142,7 @@ class Coupled(Parametrised):
         With ``reliance`` a pair: the values, and for each how much of what is known about its levels
         comes from other relations, from 0 to 1. At 1 the relation itself says nothing about one of the
         levels (a cold start), and the prediction rests on side information only; NaN where no relation
-        does, and the prediction is the average of the mode.
+        does, and the prediction is the average of the mode (after a Bayesian fit the prior).
 
         With ``interval``, such as 0.9, a triple after a Bayesian fit: the values, and two bounds between
         which a cell's value lies with that probability. Values are posterior means.
@@ -251,12 +251,13 @@ class Coupled(Parametrised):
                 "fit_seconds": self.fit_seconds_,
                 "history": [asdict(info) for info in self.history_],
             },
+            self.posterior_,
         )
         return save_coupled(stored, folder)
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Coupled:
-        """What :meth:`save` wrote. Of a posterior only the model is kept."""
+        """What :meth:`save` wrote."""
         stored = load_coupled(folder)
         try:
             kept = dict(stored.notes["solver"])
@@ -266,7 +267,8 @@ class Coupled(Parametrised):
             method.fit_seconds_ = stored.notes["fit_seconds"]
         except (KeyError, TypeError) as error:
             raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
-        method.model_, method.modes_, method.posterior_ = stored.model, stored.modes, None
+        method.model_, method.modes_ = stored.model, stored.modes
+        method.posterior_ = stored.posterior
         method.relations_ = {
             part.name: RelationShape(part.name, part.modes[: part.order], stored.evidence[part.name])
             for part in stored.model.parts

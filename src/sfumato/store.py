@@ -33,7 +33,9 @@ from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError, SfumatoError
 from sfumato.models.components import Components
 from sfumato.models.coupled import CoupledModel, Part
+from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.models.posterior import Posterior
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.solvers.own_rows import OwnPrior
 
@@ -280,6 +282,7 @@ class StoredCoupled(NamedTuple):
     evidence: dict[str, tuple[Any, ...]]
     settings: dict[str, Any]
     notes: dict[str, Any]
+    posterior: GammaPosterior | Posterior | None = None
 
 
 def save_coupled(stored: StoredCoupled, folder: str | os.PathLike[str]) -> Path:
@@ -290,8 +293,11 @@ def save_coupled(stored: StoredCoupled, folder: str | os.PathLike[str]) -> Path:
         tensors[f"core_{v}"] = np.ascontiguousarray(core)
         for m, counts in enumerate(stored.evidence[part.name]):
             tensors[f"evidence_{v}_{m}"] = np.ascontiguousarray(counts)
+    law, numbers = _posterior_parts(stored.posterior)
+    tensors |= numbers
     description = {
         "kind": COUPLED,
+        "posterior": law,
         "rank": model.rank,
         "sizes": model.sizes,
         "parts": [asdict(part) for part in model.parts],
@@ -325,7 +331,42 @@ def load_coupled(folder: str | os.PathLike[str]) -> StoredCoupled:
             for v, part in enumerate(parts)
         }
         modes = tuple(_mode_from_json(mode) for mode in description["modes"])
-        return StoredCoupled(model, modes, evidence, description["settings"], description["notes"])
+        posterior = _posterior_of(description["posterior"], data, model)
+        return StoredCoupled(
+            model, modes, evidence, description["settings"], description["notes"], posterior
+        )
+
+
+def _posterior_parts(
+    posterior: GammaPosterior | Posterior | None,
+) -> tuple[str | None, dict[str, Any]]:
+    """What kind of posterior it is, and its numbers."""
+    if isinstance(posterior, GammaPosterior):
+        numbers = {"prior_shapes": posterior.prior_shapes, "prior_means": posterior.prior_means}
+        for name, model in (("shape", posterior.shapes), ("rate", posterior.rates)):
+            numbers |= {f"{name}_{n}": block for n, block in enumerate(blocks_of(model))}
+        return "gamma", {name: np.ascontiguousarray(values) for name, values in numbers.items()}
+    if posterior is None:
+        return None, {}
+    numbers = {"draws": posterior.rows, "noise": posterior.noise, "density": posterior.log_density}
+    numbers |= {f"core_draws_{v}": core for v, core in enumerate(posterior.cores)}
+    return posterior.family, {name: np.ascontiguousarray(v) for name, v in numbers.items()}
+
+
+def _posterior_of(
+    law: str | None, data: dict[str, Any], model: CoupledModel
+) -> GammaPosterior | Posterior | None:
+    if law is None:
+        return None
+    if law == "gamma":
+        shapes, rates = (CoupledModel.zeros(model.sizes, model.rank, model.parts) for _ in range(2))
+        for name, made in (("shape", shapes), ("rate", rates)):
+            for n, block in enumerate(blocks_of(made)):
+                block[:] = data[f"{name}_{n}"]
+        return GammaPosterior(shapes, rates, data["prior_shapes"], data["prior_means"])
+    cores = tuple(data[f"core_draws_{v}"] for v in range(len(model.parts)))
+    family: Any = law
+    return Posterior(model.copy(), family, data["draws"], cores, data["noise"], data["density"])
 
 
 def kind_of(folder: str | os.PathLike[str]) -> str | None:

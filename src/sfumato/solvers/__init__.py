@@ -16,14 +16,20 @@ from sfumato.solvers.private_output import PrivateOutput
 from sfumato.solvers.private_passes import PrivatePasses
 from sfumato.solvers.sequential import SequentialSGD
 from sfumato.solvers.sgd import SGD
+from sfumato.solvers.variational import Variational
 
-COUPLED_SOLVERS: dict[str, Any] = {"multiplicative": Multiplicative, "langevin": Langevin}
+COUPLED_SOLVERS: dict[str, Any] = {
+    "multiplicative": Multiplicative,
+    "variational": Variational,
+    "langevin": Langevin,
+}
 SOLVERS: dict[str, Any] = {
     "als": ALS,
     "sgd": SGD,
     "minibatch": MinibatchSGD,
     "sequential": SequentialSGD,
     "multiplicative": Multiplicative,
+    "variational": Variational,
 }
 
 __all__ = [
@@ -46,4 +52,5 @@ __all__ = [
     "PrivatePasses",
     "PrivateSGD",
     "SequentialSGD",
+    "Variational",
 ]

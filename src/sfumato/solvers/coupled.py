@@ -94,10 +94,10 @@ def coupled_shape(shape: PublicShape | CoupledShape, divergence: float, what: st
     if isinstance(shape, CoupledShape):
         return shape
     if shape.fit_mean or shape.fit_biases:
-        raise SettingError(f"{what} fit neither a mean nor biases: say mean=False, biases=False")
+        raise SettingError(f"{what}: neither a mean nor biases are fitted, say mean=False, biases=False")
     model = shape.make_model(shape.sizes, shape.dtype)
     if len(set(model.ranks)) > 1:
-        raise SettingError(f"{what} need the same rank in every mode, got {model.ranks}")
+        raise SettingError(f"{what}: the rank has to be the same in every mode, got {model.ranks}")
     parts = CoupledModel.of(model).parts
     return CoupledShape(
         shape.modes, parts, (divergence,), (1.0,), model.ranks[0], shape.dtype, shape.threads

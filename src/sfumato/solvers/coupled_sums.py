@@ -35,42 +35,63 @@ class Sums(NamedTuple):
     denominator: Array
 
 
-def mode_sums(model: CoupledModel, site: CoupledSite, mode: int, scales: Array) -> Sums:
+class Models(NamedTuple):
+    """Where the model's values come from: variational Bayes has one for either sum.
+
+    ``least`` is what a value of the numerator's model counts as at least.
+    """
+
+    numerator: CoupledModel
+    denominator: CoupledModel
+    least: float = SMALLEST
+
+
+def mode_sums(given: CoupledModel | Models, site: CoupledSite, mode: int, scales: Array) -> Sums:
     """Sums for the rows of a mode, over all relations that have it; each counts by its scale."""
+    models = _pair(given)
+    model = models.numerator
     sums = Sums(*(np.zeros((model.sizes[mode], model.rank)) for _ in range(2)))
     for v, (part, holder) in enumerate(zip(model.parts, site.parts, strict=True)):
         if mode in part.modes:
-            _add_part(model, v, holder, mode, float(scales[v]), sums)
+            _add_part(models, v, holder, mode, float(scales[v]), sums)
     return sums
 
 
-def _add_part(
-    model: CoupledModel, v: int, holder: RelationSite, mode: int, scale: float, sums: Sums
-) -> None:
-    p = holder.divergence
+def _pair(given: CoupledModel | Models) -> Models:
+    return given if isinstance(given, Models) else Models(given, given)
+
+
+def _add_part(models: Models, v: int, holder: RelationSite, mode: int, scale: float, sums: Sums) -> None:
+    p, (model, other, least) = holder.divergence, models
     position = model.parts[v].modes.index(mode)
+    walk = partial(_walk, v=v, position=position, p=p)
     nothing = np.empty((0, model.rank))
-    below = nothing if holder.closed else sums.denominator
-    _walk(model, v, holder.entries, position, p, scale, sums.numerator, below)
+    if model is other and not holder.closed:
+        walk(model, least, site=holder.entries, scale=scale, sums=sums)
+        return
+    walk(model, least, site=holder.entries, scale=scale, sums=Sums(sums.numerator, nothing))
+    only_below = Sums(nothing, sums.denominator)
     if not holder.closed:
+        walk(other, SMALLEST, site=holder.entries, scale=scale, sums=only_below)
         return
     if p == 1:
-        sums.denominator[:] += scale * model.design_sum(v, mode)
+        sums.denominator[:] += scale * other.design_sum(v, mode)
     else:
-        sums.denominator[:] += scale * (model.factor(mode) @ model.design_moment(v, mode))
+        sums.denominator[:] += scale * (other.factor(mode) @ other.design_moment(v, mode))
     if holder.unknown is not None:
-        _walk(model, v, holder.unknown, position, p, -scale, nothing, sums.denominator)
+        walk(other, SMALLEST, site=holder.unknown, scale=-scale, sums=only_below)
 
 
 def _walk(
     model: CoupledModel,
+    least: float,
+    *,
     v: int,
     site: Site,
     position: int,
     p: float,
     scale: float,
-    numerator: Array,
-    denominator: Array,
+    sums: Sums,
 ) -> None:
     """Add the entries of a site to sums for the mode at a position of the part; empty sums are not."""
     ordered, arrays = site.by_mode(position), model.arrays(v)
@@ -89,8 +110,8 @@ def _walk(
                 high,
                 p,
                 scale,
-                numerator,
-                denominator,
+                least,
+                *sums,
             )
             for low, high in pairwise(cuts)
         ],
@@ -98,38 +119,44 @@ def _walk(
     )
 
 
-def core_sums(model: CoupledModel, site: CoupledSite, v: int, scale: float) -> Sums:
+def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: float) -> Sums:
     """Sums for the core of a Tucker part."""
+    model, other, least = _pair(given)
     holder, size = site.parts[v], model.cores[v].shape[0]
     p, sums, nothing = holder.divergence, Sums(np.zeros(size), np.zeros(size)), np.empty(0)
-    below = nothing if holder.closed else sums.denominator
-    _walk_core(model, v, holder.entries, p, scale, sums.numerator, below)
-    if holder.closed:
-        whole = model.core_sum(v) if p == 1 else model.core_moment(v)
-        sums.denominator[:] += scale * whole
-        if holder.unknown is not None:
-            _walk_core(model, v, holder.unknown, p, -scale, nothing, sums.denominator)
+    if model is other and not holder.closed:
+        _walk_core(model, least, v, holder.entries, p, scale, sums)
+        return sums
+    _walk_core(model, least, v, holder.entries, p, scale, Sums(sums.numerator, nothing))
+    only_below = Sums(nothing, sums.denominator)
+    if not holder.closed:
+        _walk_core(other, SMALLEST, v, holder.entries, p, scale, only_below)
+        return sums
+    whole = other.core_sum(v) if p == 1 else other.core_moment(v)
+    sums.denominator[:] += scale * whole
+    if holder.unknown is not None:
+        _walk_core(other, SMALLEST, v, holder.unknown, p, -scale, only_below)
     return sums
 
 
 def _walk_core(
-    model: CoupledModel, v: int, site: Site, p: float, scale: float, numerator: Array, denominator: Array
+    model: CoupledModel, least: float, v: int, site: Site, p: float, scale: float, sums: Sums
 ) -> None:
-    tensor = site.tensor
+    tensor, arrays = site.tensor, model.arrays(v)
     cuts = np.linspace(0, tensor.n_entries, site.threads + 1).astype(np.int64).tolist()
-    own = [(np.zeros_like(numerator), np.zeros_like(denominator)) for _ in range(site.threads)]
+    own = [Sums(*(np.zeros_like(total) for total in sums)) for _ in range(site.threads)]
     run(
         [
             partial(
-                _add_core, model.arrays(v), tensor.coordinates, tensor.values, low, high, p, scale, *mine
+                _add_core, arrays, tensor.coordinates, tensor.values, low, high, p, scale, least, *mine
             )
             for (low, high), mine in zip(pairwise(cuts), own, strict=True)
         ],
         site.threads,
     )
-    for above, below in own:
-        numerator += above
-        denominator += below
+    for mine in own:
+        sums.numerator[:] += mine.numerator
+        sums.denominator[:] += mine.denominator
 
 
 # -- the divergence -------------------------------------------------------------------------------
@@ -210,6 +237,7 @@ def _add_entries(
     high: int,
     p: float,
     scale: float,
+    least: float,
     numerator: Array,
     denominator: Array,
 ) -> None:
@@ -226,7 +254,7 @@ def _add_entries(
                 if m != mode:
                     index[m] = arrays.offsets[m] + others[row, e]
                     row += 1
-            value = max(float(evaluate(arrays, index, work)), SMALLEST)
+            value = max(float(evaluate(arrays, index, work)), least)
             inverse, weight = _powers(value, p)
             inverse *= scale * values[e]
             weight *= scale
@@ -247,6 +275,7 @@ def _add_core(
     high: int,
     p: float,
     scale: float,
+    least: float,
     numerator: Array,
     denominator: Array,
 ) -> None:
@@ -254,7 +283,7 @@ def _add_core(
     index, work = scratch(order, np.int64), workspace(arrays)
     for e in range(low, high):
         locate(arrays, coordinates, e, index)
-        value = max(float(evaluate(arrays, index, work)), SMALLEST)
+        value = max(float(evaluate(arrays, index, work)), least)
         inverse, weight = _powers(value, p)
         add_kronecker(arrays, work, inverse * scale * values[e], numerator)
         add_kronecker(arrays, work, weight * scale, denominator)

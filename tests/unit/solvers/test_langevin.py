@@ -443,8 +443,7 @@ def test_poisson_refuses_what_is_no_count():
     solver = Langevin("poisson")
     with pytest.raises(SettingError, match="dispersion 1"):
         solver.init(0, replace(shape, dispersions=(1.0, None, 1.0)))
-    tensors = {n: r.tensor.with_values(-r.tensor.values) for n, r in relations.items()}
-    negative = CoupledSite(Relations(tensors), 1, np.dtype(np.float64))
+    visits = relations["visits"]
     with pytest.raises(DataError, match="negative"):
-        solver.answer(solver.ask(solver.init(0, shape)), negative)
+        solver.check(replace(visits, tensor=visits.tensor.with_values(-visits.tensor.values - 1)))
     assert isinstance(losses(solver, solver.init(0, shape).chains[0].model, site), Losses)

@@ -1,0 +1,55 @@
+"""The rank, chosen by the evidence lower bound of variational Bayes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from sfumato.data.coupled_layout import CoupledSite
+from sfumato.data.relations import Relations
+from sfumato.errors import SettingError
+from sfumato.fit.plan import Fit, Plan, carry_out
+from sfumato.models.gamma_posterior import GammaPosterior
+from sfumato.solvers.base import check_count
+from sfumato.solvers.coupled import CoupledShape
+from sfumato.solvers.variational import Variational
+
+
+class RankChoice(NamedTuple):
+    """The rank with the largest bound, the bound of every rank, and the posterior at the best one."""
+
+    best: int
+    bounds: dict[int, float]
+    posterior: GammaPosterior
+
+
+def choose_rank(
+    relations: Relations,
+    ranks: Iterable[int] = range(1, 7),
+    solver: Variational | None = None,
+    *,
+    starts: int = 2,
+    seed: int = 0,
+    threads: int = 1,
+) -> RankChoice:
+    """Fit every rank from several random starts and compare their bounds.
+
+    The bound prefers too few components to too many where the data are sparse: what they do not show
+    is not there. It looks at the data, so a private fit must not use it.
+    """
+    tried, method = list(dict.fromkeys(ranks)), solver or Variational()
+    if not tried:
+        raise SettingError("give ranks to choose from, such as range(1, 7)")
+    check_count(**{f"rank {rank}": rank for rank in tried})
+    for relation in relations.values():
+        method.check(relation)
+    site = CoupledSite(relations, threads, np.dtype(np.float64))
+    fits = dict[int, Fit]()
+    for rank in tried:
+        shape = CoupledShape.of(relations, rank, np.float64, threads)
+        fits[rank] = carry_out(Plan(shape, method, seed, starts, method.tolerance), site)
+    bounds = {rank: -float(fit.history[-1].objective or 0.0) for rank, fit in fits.items()}
+    best = max(bounds, key=lambda rank: bounds[rank])
+    return RankChoice(best, bounds, fits[best].posterior)

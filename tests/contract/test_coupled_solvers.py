@@ -1,0 +1,127 @@
+"""What every solver of coupled models keeps to; a new one is tested by being listed."""
+
+import inspect
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+
+import sfumato as sf
+from sfumato.data.coupled_layout import CoupledSite
+from sfumato.fit.plan import Plan, carry_out
+from sfumato.models.coupled import CoupledModel
+from sfumato.solvers import COUPLED_SOLVERS
+from sfumato.solvers.coupled import CoupledShape
+
+SHORT = {
+    "multiplicative": {"sweeps": 6},
+    "variational": {"sweeps": 6},
+    "langevin": {"model": "poisson", "burn_in": 6, "samples": 4, "thin": 2},
+}
+solvers = pytest.mark.parametrize("name", COUPLED_SOLVERS)
+
+
+def counts(names, shape, generator):
+    modes = tuple(sf.Mode(name, size) for name, size in zip(names, shape, strict=True))
+    return sf.SparseTensor(
+        np.stack(np.nonzero(np.ones(shape))), generator.poisson(2.0, int(np.prod(shape))) + 0.0, modes
+    )
+
+
+GENERATOR = np.random.default_rng(0)
+RELATIONS = sf.Relations(
+    {
+        "visits": counts("ula", (6, 5, 4), GENERATOR),
+        "features": counts("lf", (5, 7), GENERATOR),
+        "trips": counts("ul", (6, 5), GENERATOR),
+    },
+    structure={"visits": "tucker"},
+)
+SHAPE = CoupledShape.of(RELATIONS, 2, np.dtype(float), 1)
+
+
+def make(name):
+    return replace(COUPLED_SOLVERS[name](), **SHORT[name])
+
+
+def site():
+    return CoupledSite(RELATIONS, 1, np.dtype(float))
+
+
+@solvers
+def test_settings_are_a_frozen_record_that_only_stores(name):
+    solver = make(name)
+    assert is_dataclass(solver)
+    assert solver.name == name
+    assert solver == make(name)
+    with pytest.raises(AttributeError):
+        setattr(solver, fields(solver)[0].name, 1)
+
+
+@solvers
+def test_the_start_needs_no_data(name):
+    assert list(inspect.signature(make(name).init).parameters) == ["seed", "shape"]
+
+
+@solvers
+def test_the_loop_asks_as_often_as_it_says_and_ends_with_numbers(name):
+    solver, told = make(name), []
+    plan = Plan(SHAPE, solver)
+    fit = carry_out(plan, site(), lambda number, rounds, _: told.append((number, rounds)))
+    assert told == [(number, plan.rounds) for number in range(1, plan.rounds + 1)]
+    assert isinstance(fit.model, CoupledModel)
+    assert all(np.isfinite(part).all() for part in fit.model.parameters)
+    assert fit.history[-1].objective is not None
+
+
+@solvers
+def test_seeds_repeat_and_differ(name):
+    first, same, other = (carry_out(Plan(SHAPE, make(name), seed), site()).model for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.rows, same.rows)
+    assert not np.array_equal(first.rows, other.rows)
+
+
+@solvers
+def test_data_are_left_alone(name):
+    before = {key: relation.tensor.values.copy() for key, relation in RELATIONS.items()}
+    carry_out(Plan(SHAPE, make(name)), site())
+    for key, relation in RELATIONS.items():
+        np.testing.assert_array_equal(relation.tensor.values, before[key])
+
+
+@solvers
+def test_kept_and_loaded_it_predicts_the_same(name, tmp_path):
+    found = sf.Coupled(2, make(name), threads=1).fit(RELATIONS)
+    found.save(tmp_path / "model")
+    loaded = sf.load(tmp_path / "model")
+    cells = RELATIONS["visits"].tensor
+    np.testing.assert_array_equal(found.predict("visits", cells), loaded.predict("visits", cells))
+    if found.posterior_ is not None:
+        for mine, theirs in zip(
+            found.predict("visits", cells, interval=0.8),
+            loaded.predict("visits", cells, interval=0.8),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@solvers
+def test_intervals_hold_the_mean(name):
+    found = sf.Coupled(2, make(name), threads=1).fit(RELATIONS)
+    cells = RELATIONS["features"].tensor
+    if found.posterior_ is None:
+        with pytest.raises(sf.SettingError, match="Bayesian"):
+            found.predict("features", cells, interval=0.9)
+        return
+    mean, low, high = found.predict("features", cells, interval=0.9)
+    assert ((low <= mean) & (mean <= high)).mean() > 0.9
+    narrow = found.predict("features", cells, interval=0.5)
+    assert (high - low >= narrow[2] - narrow[1]).all()
+
+
+@solvers
+def test_negative_counts_are_refused(name):
+    values = RELATIONS["features"].tensor
+    negative = values.with_values(-values.values - 1)
+    with pytest.raises(sf.DataError, match="negative"):
+        sf.Coupled(2, make(name)).fit({"features": negative})
