@@ -951,13 +951,13 @@ def describe(
     epilog=_example("sfumato reproduce wei --figure 2 --quick --out wei-figure-2"),
 )
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="Which paper: wei.")],
+    paper: Annotated[str, typer.Argument(help="Which paper: wei or wang.")],
     figure: Annotated[
-        str | None, typer.Option(metavar="2|3|4", help="Which of its figures, for wei.")
+        str | None, typer.Option(metavar="2|3|4", help="Of wei: which of its figures.")
     ] = None,
     experiment: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which of its experiments, where it has some."),
+        typer.Option(metavar="NAME", help="Of wang: noise, stream, private or topics."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few repetitions and budgets: within two minutes.")
@@ -969,7 +969,8 @@ def reproduce(
         int | None, typer.Option(metavar="N", help="Fits side by side; as many as cores by default.")
     ] = None,
     repetitions: Annotated[
-        int | None, typer.Option(metavar="N", help="By default the paper's: 50, 10 and 10 for wei.")
+        int | None,
+        typer.Option(metavar="N", help="By default 50, 10 and 10 of wei, 6 to 24 of wang."),
     ] = None,
     scaling: Annotated[
         str | None,
@@ -977,7 +978,7 @@ def reproduce(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a paper's figures again: as printed, and with proven methods on the same data.
+    """Make a paper's figures or experiments again: as printed, and with proven methods on the same data.
 
     Fits that are done are kept in the folder: a run that was interrupted goes on where it ended.
     """

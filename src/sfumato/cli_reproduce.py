@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.data.write import replacing
 from sfumato.errors import SettingError
-from sfumato.experiments import runner, wei
+from sfumato.experiments import runner, wang, wei
 from sfumato.experiments.paper import Experiment, Paper
 from sfumato.parallel import available_threads
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (wei.PAPER,)}
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in (wei.PAPER, wang.PAPER)}
 FINDINGS_FILE = "findings.json"
 
 
@@ -121,7 +121,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "summary": [
             {
                 "series": cell.series,
-                "model": cell.model,
+                **({"model": cell.model} if cell.model else {}),
                 **dict(cell.data),
                 headings.at: cell.at,
                 **({} if headings.part is None else {headings.part: cell.part}),

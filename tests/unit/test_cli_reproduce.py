@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sfumato import cli
-from sfumato.experiments import wei
+from sfumato.experiments import wang, wei
 from sfumato.experiments.runner import Point
+from sfumato.experiments.wang_noise import Scan
 
 
 def run(*args):
@@ -89,6 +90,47 @@ def test_auto_is_what_the_method_stands_for(tmp_path, pretended):
     assert auto == noisy  # no biases are wanted here: at every epsilon it is input perturbation
 
 
+TINY = {
+    "noise": replace(
+        wang.QUICK_NOISE,
+        scans=(
+            Scan("gaussian", (10, 20), (2,), (0.3, 3.0)),
+            Scan("uncorrelated aside", (20,), (2, 4), (0.01, 3.0)),
+        ),
+    ),
+    "stream": replace(
+        wang.QUICK_STREAM, dimensions=(5, 8), samples=(100, 3000), fresh_samples=(100, 9000)
+    ),
+    "private": replace(wang.QUICK_PRIVATE, dimensions=(10, 15), epsilons=(0.1, 100.0)),
+    "topics": replace(wang.QUICK_TOPICS, documents=(300,), epsilons=(5.0,), private_documents=3000),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_an_experiment_is_a_picture_with_tables_and_settings(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(wang.PAPER.quick, name, TINY[name])
+    order = ["wang", "--experiment", name, "--quick", "--processes", 1, "--repetitions", 1]
+    result = run(*order, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "…" not in result.stdout
+    always = {"jobs.jsonl", "results.csv", "settings.json", "summary.csv", f"{name}.png"}
+    assert always <= set(written(tmp_path))
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    part = "topic" if name == "topics" else "component"
+    assert {"series", "repetition", part} <= set(rows[0])
+    assert "model" not in rows[0]
+    jobs = TINY[name].jobs()
+    assert {row["series"] for row in rows} == {job.series for job in jobs}
+    again = json.loads(run(*order, "--out", tmp_path, "--json").stdout)
+    assert "seconds" in again
+    assert ("findings" in again) == (name != "topics")
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert settings["command"].startswith(f"sfumato reproduce wang --experiment {name} --quick --out")
+    assert settings["first_seed"] == 100
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -96,6 +138,10 @@ def test_auto_is_what_the_method_stands_for(tmp_path, pretended):
         (["wei", "--figure", 7], "figures 2, 3, 4; got 7"),
         (["wei"], "which figure of wei with --figure: 2, 3, 4"),
         (["wei", "--experiment", "noise"], "--experiment does not belong to wei, which has --figure"),
+        (["wang"], "which experiment of wang with --experiment: noise, stream, private, topics"),
+        (["wang", "--figure", 2], "--figure does not belong to wang, which has --experiment"),
+        (["wang", "--experiment", "dance"], "experiments noise, stream, private, topics; got dance"),
+        (["wang", "--experiment", "noise", "--scaling", "minmax"], "--scaling does not belong to wang"),
         (["wei", "--figure", 2, "--repetitions", 0], "--repetitions must be 1 or more"),
         (["wei", "--figure", 2, "--processes", 0], "--processes must be 1 or more"),
         (["wei", "--figure", 2, "--scaling", "log"], "--scaling is one of"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite, log10
 from pathlib import Path
@@ -22,11 +22,15 @@ _KEY = 2.2  # inches for the key
 
 
 class Band(NamedTuple):
-    """Mean and standard deviation at one place of the axis; both infinite where a fit diverged."""
+    """Mean and standard deviation at one place of the axis; both infinite where a fit diverged.
+
+    Where a band is not as wide above as below, ``above`` is its width there.
+    """
 
     at: float
     mean: float
     deviation: float
+    above: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,27 +58,50 @@ class Level:
 class Panel:
     title: str
     lines: tuple[Line, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[Level, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An upward axis: what it shows, and its two ends. Logarithmic unless it is ``linear``."""
+
+    label: str
+    bottom: float
+    top: float
+    linear: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels beside each other, with one upward scale; ``axis`` names what runs across."""
+
+    panels: tuple[Panel, ...]
+    scale: Scale
+    axis: str = "epsilon"
+
+
+def scale_to(top: float, panels: Iterable[Panel], label: str) -> Scale:
+    """From a little below the lowest line or level of the panels up to ``top``."""
+    panels = list(panels)
+    heights = [level.height for panel in panels for level in panel.levels]
+    heights += [band.mean for panel in panels for line in panel.lines for band in line.bands]
+    lowest = min(height for height in heights if isfinite(height))
+    return Scale(label, lowest * (0.8 if top > 3 * lowest else 0.95), top)
 
 
 def draw_panels(
-    path: Path,
-    rows: Sequence[Sequence[Panel]],
-    *,
-    title: str,
-    note: str,
-    top: float,
-    errors: str = "RMSE",
-    axis: str = "epsilon",
+    path: Path, rows: Sequence[Row], *, title: str, note: str, key: Sequence[str] = ()
 ) -> Path:
-    """Rows of panels, all with one logarithmic range of errors, up to ``top``; one key for all of them.
+    """Rows of panels, with one key for all of them; names in ``key`` come first in it.
 
-    What lies beyond is a triangle at the top edge.
+    What lies beyond the top of a scale is a triangle at the edge.
     """
     from matplotlib.figure import Figure
 
-    wide = max(len(row) for row in rows)
-    width, height = 0.75 + 2.9 * wide + _KEY, 1.15 + 2.75 * len(rows)  # inches
+    wide = max(len(row.panels) for row in rows)
+    mixed = len({row.axis for row in rows}) > 1  # every row then has its own label below it
+    width = 0.75 + 2.9 * wide + _KEY  # inches
+    height = 1.15 + 2.75 * len(rows) + (0.3 * (len(rows) - 1) if mixed else 0.0)
     figure = Figure(figsize=(width, height), dpi=_DPI)
     figure.subplots_adjust(
         left=0.7 / width,
@@ -82,19 +109,11 @@ def draw_panels(
         bottom=0.8 / height,
         top=1 - 0.75 / height,
         wspace=0.08,
-        hspace=0.32,
+        hspace=0.45 if mixed else 0.32,
     )
-    axes = figure.subplots(len(rows), wide, squeeze=False, sharey=True)
-    lowest = _lowest(rows)
-    bottom = lowest * (0.8 if top > 3 * lowest else 0.95)
-    for row, places in zip(rows, axes, strict=True):
-        for panel, place in zip(row, places, strict=True):
-            _draw(place, panel, (bottom, top))
-        places[0].set_ylabel(errors, color=INK)
-        for place in places[1:]:
-            place.tick_params(labelleft=False)
-    for place in axes[-1]:
-        place.set_xlabel(axis, color=INK)
+    axes = figure.subplots(len(rows), wide, squeeze=False, sharey="row")
+    for number, (row, places) in enumerate(zip(rows, axes, strict=True)):
+        _draw_row(row, places, labelled=mixed or number == len(rows) - 1)
     at_left = {"x": 0.12 / width, "ha": "left"}
     figure.text(y=1 - 0.3 / height, s=title, color=INK, fontsize=12, fontweight="bold", **at_left)  # type: ignore[arg-type]
     figure.text(y=0.14 / height, s=note, color=FAINT, fontsize=9, **at_left)  # type: ignore[arg-type]
@@ -104,9 +123,10 @@ def draw_panels(
         for place in row
         for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
     }
+    ordered = [*(name for name in key if name in named), *(name for name in named if name not in key)]
     figure.legend(
-        list(named.values()),
-        list(named),
+        [named[name] for name in ordered],
+        ordered,
         loc="upper left",
         bbox_to_anchor=(1 - (_KEY - 0.1) / width, 1 - 0.65 / height),
         frameon=False,
@@ -118,30 +138,36 @@ def draw_panels(
     return path
 
 
-def _lowest(rows: Sequence[Sequence[Panel]]) -> float:
-    panels = [panel for row in rows for panel in row]
-    heights = [level.height for panel in panels for level in panel.levels]
-    heights += [band.mean for panel in panels for line in panel.lines for band in line.bands]
-    return min(height for height in heights if isfinite(height))
+def _draw_row(row: Row, places: Sequence[Axes], *, labelled: bool) -> None:
+    for panel, place in zip(row.panels, places, strict=False):
+        _draw(place, panel, row.scale)
+        if labelled:
+            place.set_xlabel(row.axis, color=INK)
+    places[0].set_ylabel(row.scale.label, color=INK)
+    for place in places[1:]:
+        place.tick_params(labelleft=False)
+    for place in places[len(row.panels) :]:
+        place.set_axis_off()
 
 
-def _draw(axes: Axes, panel: Panel, limits: tuple[float, float]) -> None:
-    bottom, top = limits
+def _draw(axes: Axes, panel: Panel, scale: Scale) -> None:
     axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
     axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_ylim(bottom, top)
+    axes.set_yscale("linear" if scale.linear else "log")
+    axes.set_ylim(scale.bottom, scale.top)
     for level in panel.levels:
         axes.axhline(
             level.height, color=level.colour, linestyle=level.style, linewidth=1.2, label=level.name
         )
     for line in panel.lines:
-        _draw_line(axes, line, limits)
-    ticks = _ticks(bottom, top)
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_yticks([], minor=True)
-    places = sorted({band.at for line in panel.lines for band in line.bands})
-    axes.set_xticks(places, [f"{place:g}" for place in places])
+        _draw_line(axes, line, (scale.bottom, scale.top))
+    if not scale.linear:
+        ticks = _ticks(scale.bottom, scale.top)
+        axes.set_yticks(ticks, [short_name(tick) for tick in ticks])
+        axes.set_yticks([], minor=True)
+    marked = [line for line in panel.lines if line.marker] or panel.lines
+    places = _few(sorted({band.at for line in marked for band in line.bands}))
+    axes.set_xticks(places, [short_name(place) for place in places])
     axes.set_xticks([], minor=True)
     axes.tick_params(colors=INK, length=2, labelsize=9)
     axes.grid(color="#e8ecef", linewidth=0.8)
@@ -149,13 +175,33 @@ def _draw(axes: Axes, panel: Panel, limits: tuple[float, float]) -> None:
     axes.spines[:].set_visible(False)
 
 
+def short_name(number: float) -> str:
+    """A number, short enough to stand below an axis."""
+    if number >= 1e6:
+        return f"{number / 1e6:g}M"
+    return f"{number / 1e3:g}k" if number >= 1e4 else f"{number:g}"
+
+
+def _few(places: list[float]) -> list[float]:
+    """All places of an axis where there is room to name them, else round numbers between them."""
+    if len(places) <= 7:
+        return places
+    low, high = places[0], places[-1]
+    steps = (1,) if high > 500 * low else (1, 3) if high > 30 * low else (1, 2, 5)
+    decades = range(int(np.floor(log10(low))), int(np.ceil(log10(high))) + 1)
+    round_ones = [step * 10.0**d for d in decades for step in steps]
+    return [place for place in round_ones if 0.99 * low <= place <= 1.01 * high]
+
+
 def _draw_line(axes: Axes, line: Line, limits: tuple[float, float]) -> None:
     bottom, top = limits
-    at, mean, deviation = np.transpose(line.bands)
+    at, mean, below, above = np.transpose(
+        [(b.at, b.mean, b.deviation, b.deviation if b.above is None else b.above) for b in line.bands]
+    )
     beyond = ~(mean <= top)
     within = np.where(beyond, top, mean)
-    spread = np.where(np.isfinite(deviation), deviation, 0.0)
-    low, high = np.maximum(within - spread, bottom), np.minimum(within + spread, top)
+    below, above = (np.where(np.isfinite(width), width, 0.0) for width in (below, above))
+    low, high = np.maximum(within - below, bottom), np.minimum(within + above, top)
     axes.fill_between(at, low, high, where=~beyond, color=line.colour, alpha=0.16, linewidth=0)
     own = {"color": line.colour, "clip_on": False}
     axes.plot([], [], line.style, marker=line.marker, markersize=4, label=line.name, **own)  # type: ignore[arg-type]

@@ -64,7 +64,8 @@ class Job:
     """All fits of one series to one data set: its name, the model, and which data.
 
     There is a fit for each place of the axis in ``at``; none for a series that knows no axis. ``data``
-    names what the data set depends on beside the repetition, such as the missing ratio.
+    names what the data set depends on beside the repetition, such as the missing ratio. ``model`` is
+    empty where there is but one.
     """
 
     series: str
@@ -204,7 +205,9 @@ def run_jobs(
         task = bar.add_task("fits", total=len(jobs), completed=len(jobs) - len(open_jobs))
         for _, done in each_done(_Timed(function), open_jobs, processes):
             kept.keep(done)
-            bar.update(task, advance=1, description=f"{done.job.model}, {done.job.series}")
+            bar.update(
+                task, advance=1, description=", ".join(filter(None, (done.job.model, done.job.series)))
+            )
     return [done for done in (kept.find(job) for job in jobs) if done is not None]
 
 
@@ -257,10 +260,11 @@ def write_results(
 ) -> None:
     """The flat table of all fits, their summary, and the exact settings, each written whole."""
     names = sorted({name for done in results for name in done.job.about})
+    models = ("model",) if any(done.job.model for done in results) else ()
     parts = () if headings.part is None else (headings.part,)
 
     def about(of: Job | Cell) -> tuple[Any, ...]:
-        return (of.series, of.model, *(dict(of.data).get(name) for name in names))
+        return *(of.series, of.model)[: 1 + len(models)], *(dict(of.data).get(name) for name in names)
 
     def place(of: Point | Cell) -> tuple[Any, ...]:
         return (of.at, of.part)[: 1 + len(parts)]
@@ -270,7 +274,7 @@ def write_results(
         for job, points, _ in results
         for point in points
     ]
-    first = ("series", "model", *names)
+    first = ("series", *models, *names)
     write_csv(folder / RESULTS_FILE, (*first, "repetition", headings.at, *parts, headings.error), flat)
     summary = [(*about(cell), *place(cell), *found) for cell, found in summarise(results).items()]
     write_csv(folder / SUMMARY_FILE, (*first, headings.at, *parts, *Summary._fields), summary)

@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.experiments.picture import COLOURS, FAINT, INK, Band, Level, Line, Panel, draw_panels
+from sfumato.experiments.picture import (
+    COLOURS,
+    FAINT,
+    INK,
+    Band,
+    Level,
+    Line,
+    Panel,
+    Row,
+    draw_panels,
+    scale_to,
+)
 from sfumato.experiments.runner import Cell, Summary
 from sfumato.experiments.wei import AUTO, DELTA, Figure
 
@@ -60,13 +71,17 @@ def _picture(path: Path, figure: Figure, summaries: Summaries, version: str) -> 
     repetitions = max(found.repetitions for found in summaries.values())
     about = {2: "invented data", 3: "invented data by missing ratio", 4: "MovieLens 100K by day"}
     spread = f"mean and standard deviation of {repetitions} repetitions"
+    rows = panels(figure, summaries, version)
+    scale = scale_to(
+        _TOPS[version][figure.number] * float(np.mean(constant)),
+        (panel for row in rows for panel in row),
+        "RMSE of ratings" if figure.number == 4 else "RMSE against the truth",
+    )
     return draw_panels(
         path,
-        panels(figure, summaries, version),
+        [Row(tuple(row), scale) for row in rows],
         title=f"Paper W, figure {figure.number}, {about[figure.number]}; {_TITLES[version]}",
         note=f"{spread}; triangles: beyond the top, or diverged",
-        top=_TOPS[version][figure.number] * float(np.mean(constant)),
-        errors="RMSE of ratings" if figure.number == 4 else "RMSE against the truth",
     )
 
 
