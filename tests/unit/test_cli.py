@@ -19,7 +19,10 @@ import sfumato as sf
 from sfumato import cli, report
 from sfumato.data.prepare import POLICIES
 from sfumato.data.read import read_table
-from sfumato.solvers import SOLVERS
+from sfumato.solvers import COUPLED_SOLVERS, SOLVERS
+
+# The command line completes with a mean and biases, which solvers of coupled models do not fit.
+COMPLETING = [name for name in SOLVERS if name not in COUPLED_SOLVERS]
 
 MODES = ["--modes", "user", "item", "day"]
 COLUMNS = [*MODES, "--value", "rating"]
@@ -74,7 +77,7 @@ def test_a_flag_takes_several_values(given, meant):
 
 
 def test_choices_are_those_of_the_library():
-    assert [solver.value for solver in cli.SolverName] == list(SOLVERS)
+    assert [solver.value for solver in cli.SolverName] == COMPLETING
     assert [policy.value for policy in cli.Duplicates] == list(POLICIES)
 
 
@@ -141,7 +144,7 @@ def test_errors_at_held_out_entries_come_before_a_fit_to_all(ratings, tmp_path):
     assert found["test"] == 0.2
 
 
-@pytest.mark.parametrize("solver", list(SOLVERS))
+@pytest.mark.parametrize("solver", COMPLETING)
 def test_solvers(ratings, tmp_path, solver):
     out = tmp_path / "m"
     found = completed_json(ratings, *COLUMNS, *QUICK, "--solver", solver, "--out", out)
