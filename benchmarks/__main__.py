@@ -19,6 +19,7 @@ PARTS = (
     "speed",
     "private_speed",
     "power",
+    "coupled",
     "memory",
     "compile",
 )

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
@@ -86,6 +87,27 @@ def status(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"no {field} in /proc/self/status")
+
+
+class Peak:
+    """The most anonymous memory while it is open, beyond what there was before; looked at every ms."""
+
+    def __enter__(self) -> Peak:
+        self._before = status("RssAnon")
+        self.bytes, self._closed = 0, Event()
+        self._thread = Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        closed = False
+        while not closed:
+            closed = self._closed.wait(0.001)
+            self.bytes = max(self.bytes, status("RssAnon") - self._before)
 
 
 def _reset_peak() -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Peer:
         return {f"{self.name} {n}": partial(self._seconds, n) for n in (self.few, self.many)}
 
     def _seconds(self, rounds: int) -> float:
-        return timed(lambda: _quietly(partial(self.fit, rounds)))
+        return timed(lambda: quietly(partial(self.fit, rounds)))
 
     def round_seconds(self, seconds: dict[str, list[float]]) -> float:
         few, many = (min(seconds[f"{self.name} {n}"]) for n in (self.few, self.many))
@@ -51,7 +51,7 @@ def measure(peers: list[Peer], ours: dict[str, Action], repetitions: int) -> dic
     working = []
     for peer in list(peers):
         try:
-            _quietly(partial(peer.fit, 1))
+            quietly(partial(peer.fit, 1))
             working.append(peer)
         except Exception as error:
             say(f"{peer.name} is left out: {type(error).__name__}: {error}")
@@ -62,10 +62,11 @@ def measure(peers: list[Peer], ours: dict[str, Action], repetitions: int) -> dic
     return interleave(actions, repetitions)
 
 
+@cache
 def available(distribution: str, module: str) -> Any | None:
     """A peer's module, or nothing, and a line that says so."""
     try:
-        found = _quietly(lambda: import_module(module))
+        found = quietly(lambda: import_module(module))
     except Exception as error:
         say(f"{distribution} is skipped: {type(error).__name__}: {error}")
         return None
@@ -73,7 +74,7 @@ def available(distribution: str, module: str) -> Any | None:
     return found
 
 
-def _quietly(function: Callable[[], Any]) -> Any:
+def quietly(function: Callable[[], Any]) -> Any:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)

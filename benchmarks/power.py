@@ -14,7 +14,6 @@ from functools import partial
 from itertools import permutations
 from math import factorial, sqrt
 from pathlib import Path
-from threading import Event, Thread
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 import sfumato as sf
 from benchmarks import peers
-from benchmarks.memory import MIB, elsewhere, status
+from benchmarks.memory import MIB, Peak, elsewhere
 from benchmarks.report import Figure, say
 from benchmarks.timing import Disturbance, interleave, timed
 from sfumato.data.samples import Samples, open_samples
@@ -338,31 +337,10 @@ def _write_samples(path: Path, count: int) -> None:
     file.flush()
 
 
-class _Peak:
-    """The most anonymous memory while it is open, beyond what there was before; looked at every ms."""
-
-    def __enter__(self) -> _Peak:
-        self._before = status("RssAnon")
-        self.bytes, self._closed = 0, Event()
-        self._thread = Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        closed = False
-        while not closed:
-            closed = self._closed.wait(0.001)
-            self.bytes = max(self.bytes, status("RssAnon") - self._before)
-
-
 def fit_stream(path: str) -> dict[str, float]:
     method = sf.PowerMethod(COMPONENTS, DIRECTIONS, ITERATIONS)
     sf.PowerMethod(2, 2, 1).fit_stream(np.eye(5))
-    with _Peak() as peak:
+    with Peak() as peak:
         method.fit_stream(path)
     return {"peak": peak.bytes}
 
@@ -372,7 +350,7 @@ def multiply(path: str) -> dict[str, float]:
     batch = next(open_samples(path).batches())
     directions = _directions(WIDTH, DIRECTIONS).astype(np.float32)
     _products([np.eye(5)], np.eye(5), 1)
-    with _Peak() as peak:
+    with Peak() as peak:
         _products([batch] * 10, directions, 1)
     return {"peak": peak.bytes}
 

@@ -98,12 +98,13 @@ class Coupled(Parametrised):
         return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
 
     def _solver(self) -> Any:
-        if not isinstance(self.solver, str):
+        if isinstance(self.solver, tuple(COUPLED_SOLVERS.values())):
             return self.solver
-        if self.solver not in COUPLED_SOLVERS:
+        if not isinstance(self.solver, str) or self.solver not in COUPLED_SOLVERS:
             names = ", ".join(COUPLED_SOLVERS)
             raise SettingError(
-                f"there is no solver {self.solver!r} of coupled models; there are {names}"
+                f"there is no solver {self.solver!r} of coupled models; there are {names}, or a record "
+                "such as sfumato.Multiplicative(sweeps=200)"
             )
         return COUPLED_SOLVERS[self.solver]()
 
@@ -261,7 +262,9 @@ class Coupled(Parametrised):
         stored = load_coupled(folder)
         try:
             kept = dict(stored.notes["solver"])
-            solver = COUPLED_SOLVERS[kept.pop("name")](**kept)
+            kind = COUPLED_SOLVERS[kept.pop("name")]
+            pairs = {name: tuple(each) for name, each in kept.items() if isinstance(each, list)}
+            solver = kind(**kept | pairs)  # JSON has lists for tuples
             method = cls(solver=solver, **stored.settings)
             method.history_ = tuple(Info(**info) for info in stored.notes["history"])
             method.fit_seconds_ = stored.notes["fit_seconds"]

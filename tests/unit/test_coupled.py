@@ -151,6 +151,27 @@ def test_a_tucker_relation_is_kept(world, tmp_path):
     )
 
 
+def test_settings_of_a_solver_are_kept(world, tmp_path):
+    """Pairs too, which JSON knows as lists only."""
+    relations = sf.Relations(
+        {name: relation.tensor for name, relation in world[0].items()}, divergence=0
+    )
+    solver = sf.Langevin(burn_in=2, samples=2, thin=1, noise_prior=(2.0, 0.5))
+    found = sf.Coupled(2, solver, threads=1).fit(relations)
+    found.save(tmp_path / "model")
+    assert sf.load(tmp_path / "model").solver == solver
+
+
+def test_a_level_of_zeros_is_zero_unless_a_prior_keeps_it(world):
+    _, visits, _ = world
+    table = np.vstack([visits[10:].sum(axis=2), np.zeros(40)])
+    data = {"x": tensor(("user", "place"), table)}
+    plain = sf.Coupled(2, threads=1).fit(data)
+    prior = sf.Coupled(2, sf.Multiplicative(prior_shape=2.0, prior_mean=1.0), threads=1).fit(data)
+    assert plain.predict("x", user=50, place=3) < 1e-9
+    assert prior.predict("x", user=50, place=3) > 1e-6
+
+
 def test_settings_follow_scikit_learn(fitted):
     again = clone(fitted)
     assert again.get_params() == fitted.get_params()
@@ -194,7 +215,15 @@ def test_bad_questions_are_said(fitted, call, error, says):
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"rank": 0}, "rank"), ({"dtype": np.int64}, "float32 or float64"), ({"starts": 0}, "starts")],
+    [
+        ({"rank": 0}, "rank"),
+        ({"dtype": np.int64}, "float32 or float64"),
+        ({"starts": 0}, "starts"),
+        ({"solver": "als"}, "no solver 'als' of coupled models"),
+        ({"solver": sf.ALS()}, "no solver ALS"),
+        ({"solver": sf.Multiplicative}, "or a record such as"),
+        ({"solver": "langevin"}, "set it in Relations, or choose another model"),
+    ],
 )
 def test_bad_settings_are_said(world, settings, says):
     with pytest.raises(SettingError, match=says):

@@ -33,6 +33,7 @@ def ratings_csv(tmp_path, monkeypatch):
         "docs/add-a-mechanism.md",
         "docs/add-a-solver.md",
         "docs/audit.md",
+        "docs/coupled.md",
         "docs/planner.md",
         "docs/power.md",
     ],

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from numbers import Real
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -164,6 +165,9 @@ class Relations(Mapping[str, Relation]):
             lines.append(
                 f"{name:{left}}  {'  '.join(marks)}  {relation.tensor.n_entries:,} entries, {about}"
             )
+        sizes = (f"{mode.size:,}" for mode in self.modes)
+        counts = (size.center(len(mode)) for size, mode in zip(sizes, names, strict=True))
+        lines.append(" " * left + "  " + "  ".join(counts) + "  levels")
         return "\n".join(lines)
 
 
@@ -190,11 +194,14 @@ def _relation(
         raise SettingError(f"the structure of {name!r} is 'cp' or 'tucker', got {structure!r}")
     if absent not in get_args(Absent):
         raise SettingError(f"absent cells of {name!r} are 'missing' or 'zero', got {absent!r}")
-    if not 0 <= divergence <= MOST_DIVERGENCE:
-        raise SettingError(f"the divergence of {name!r} lies between 0 and 3, got {divergence}")
-    if dispersion is not None and not 0 < dispersion < np.inf:
+    if not (isinstance(divergence, Real) and 0 <= divergence <= MOST_DIVERGENCE):
         raise SettingError(
-            f"the dispersion of {name!r} is a number above zero, or None, got {dispersion}"
+            f"the divergence of {name!r} is a number between 0 and 3 (0 Euclidean, 1 Kullback-Leibler, "
+            f"2 Itakura-Saito), got {divergence!r}"
+        )
+    if dispersion is not None and not (isinstance(dispersion, Real) and 0 < dispersion < np.inf):
+        raise SettingError(
+            f"the dispersion of {name!r} is a number above zero, or None, got {dispersion!r}"
         )
     own = tuple(numbers[mode] for mode in tensor.mode_names)
     aligned = _aligned(merge_duplicates(tensor, "error"), [modes[d] for d in own])
@@ -243,6 +250,15 @@ def _united(name: str, given: Sequence[tuple[str, Mode]]) -> Mode:
     if len({kind.dtype.kind for kind in labels}) > 1:  # numbers in one table, text in another
         labels = [np.array([str(label) for label in kind.tolist()], object) for kind in labels]
     united = np.unique(np.concatenate(labels))
+    if len(united) == sum(map(len, labels)):  # nothing is shared: often "u1" here and "U1" there
+        found = ", ".join(
+            f"{relation!r} (such as {levels[0]!r})"
+            for (relation, _), levels in zip(given, (each.tolist() for each in labels), strict=True)
+        )
+        raise DataError(
+            f"no label of mode {name!r} is in more than one of {found}: write labels the same way in "
+            "all tables, or rename the mode where it means something else"
+        )
     return Mode(name, len(united), united, first.bin)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relations
+from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Fit, Plan, carry_out
 from sfumato.models.gamma_posterior import GammaPosterior
@@ -26,7 +27,7 @@ class RankChoice(NamedTuple):
 
 
 def choose_rank(
-    relations: Relations,
+    relations: Relations | Mapping[str, SparseTensor],
     ranks: Iterable[int] = range(1, 7),
     solver: Variational | None = None,
     *,
@@ -43,12 +44,13 @@ def choose_rank(
     if not tried:
         raise SettingError("give ranks to choose from, such as range(1, 7)")
     check_count(**{f"rank {rank}": rank for rank in tried})
-    for relation in relations.values():
+    coupled = relations if isinstance(relations, Relations) else Relations(relations)
+    for relation in coupled.values():
         method.check(relation)
-    site = CoupledSite(relations, threads, np.dtype(np.float64))
+    site = CoupledSite(coupled, threads, np.dtype(np.float64))
     fits = dict[int, Fit]()
     for rank in tried:
-        shape = CoupledShape.of(relations, rank, np.float64, threads)
+        shape = CoupledShape.of(coupled, rank, np.float64, threads)
         fits[rank] = carry_out(Plan(shape, method, seed, starts, method.tolerance), site)
     bounds = {rank: -float(fit.history[-1].objective or 0.0) for rank, fit in fits.items()}
     best = max(bounds, key=lambda rank: bounds[rank])

@@ -154,9 +154,9 @@ class CoupledModel:
     def design_sum(self, part: int, mode: int) -> Array:
         """Sum of a mode's designs over all cells of the other modes."""
         modes = self.parts[part].modes
-        sums = {other: self.factor(other).sum(axis=0, dtype=np.float64) for other in modes}
+        sums = {other: _column_sums(self.factor(other)) for other in modes if other != mode}
         if not self.parts[part].tucker:
-            product: Array = np.prod([sums[other] for other in modes if other != mode], axis=0)
+            product: Array = np.prod(list(sums.values()), axis=0)
             return product
         contracted = self.core(part)
         for position in reversed(range(len(modes))):
@@ -167,9 +167,9 @@ class CoupledModel:
     def design_moment(self, part: int, mode: int) -> Array:
         """Sum of the outer products of a mode's designs over all cells of the other modes."""
         modes = self.parts[part].modes
-        grams = {other: _gram(self.factor(other)) for other in modes}
+        grams = {other: _gram(self.factor(other)) for other in modes if other != mode}
         if not self.parts[part].tucker:
-            product: Array = np.prod([grams[other] for other in modes if other != mode], axis=0)
+            product: Array = np.prod(list(grams.values()), axis=0)
             return product
         core, spread = self.core(part), self.core(part)
         for position, other in enumerate(modes):
@@ -183,7 +183,7 @@ class CoupledModel:
         """Sum of the Kronecker products of rows over all cells, flat."""
         product = np.ones(1)
         for mode in self.parts[part].modes:
-            product = np.outer(product, self.factor(mode).sum(axis=0, dtype=np.float64)).ravel()
+            product = np.outer(product, _column_sums(self.factor(mode))).ravel()
         return product
 
     def core_moment(self, part: int) -> Array:
@@ -197,12 +197,17 @@ class CoupledModel:
     def total(self, part: int) -> float:
         """Sum of the values of all cells."""
         first = self.parts[part].modes[0]
-        return float(self.factor(first).sum(axis=0, dtype=np.float64) @ self.design_sum(part, first))
+        return float(_column_sums(self.factor(first)) @ self.design_sum(part, first))
 
     def total_square(self, part: int) -> float:
         """Sum of the squared values of all cells."""
         first = self.parts[part].modes[0]
         return float((_gram(self.factor(first)) * self.design_moment(part, first)).sum())
+
+
+def _column_sums(factor: Array) -> Array:
+    # Column by column: across long rows of few numbers NumPy takes ten times as long.
+    return np.array([column.sum(dtype=np.float64) for column in factor.T])
 
 
 def _gram(factor: Array) -> Array:

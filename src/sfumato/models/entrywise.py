@@ -115,6 +115,17 @@ def _cp_evaluate(p: CPArrays, index: Array, work: Array) -> Any:
     return total(value)
 
 
+def _cp_value(p: CPArrays, index: Array, work: Array) -> Any:  # noqa: ARG001
+    width = row_width(p)
+    value = spread(p.rows, p.rows.dtype.type(0))
+    for b in range(0, width, line_length(p.rows)):
+        product = load(p.rows, index[0] * width + b)
+        for m in range(1, len(p.offsets)):
+            product = multiply(product, load(p.rows, index[m] * width + b))
+        value = add(value, product)
+    return total(value)
+
+
 def _cp_design(p: CPArrays, index: Array, mode: int, work: Array, out: Array, at: int) -> None:  # noqa: ARG001
     width = row_width(p)
     for b in range(0, width, line_length(p.rows)):
@@ -240,6 +251,15 @@ def _tucker_evaluate(p: TuckerArrays, index: Array, work: Array) -> Any:
     return _tucker_all(p, index, work)
 
 
+def _tucker_value(p: TuckerArrays, index: Array, work: Array) -> Any:
+    order, left = len(p.offsets), len(p.offsets) * p.rows.shape[1]
+    _kronecker(p.rows, index, p.ranks, 0, order, work, left)
+    value = work.dtype.type(0)
+    for q in range(p.core.shape[0]):
+        value += p.core[q] * work[left + q]
+    return value
+
+
 @inlined
 def _tucker_one(
     p: TuckerArrays, core: Array, index: Array, mode: int, work: Array, out: Array, at: int
@@ -314,7 +334,7 @@ def _tucker_design_variance(
     _tucker_variance(p, variances, core_variances, index, mode, work, out, at)
 
 
-# `evaluate` leaves the Kronecker product of all rows in `left`.
+# `evaluate` and `entry_value` leave the Kronecker product of all rows in `left`.
 
 
 def _tucker_step_core(p: TuckerArrays, work: Array, keep: Any, scale: Any) -> None:
@@ -347,6 +367,11 @@ def evaluate(p: Any, index: Array, work: Array) -> Any:
     return only_compiled(p, index, work)
 
 
+def entry_value(p: Any, index: Array, work: Array) -> Any:
+    """The same value alone, without the designs."""
+    return only_compiled(p, index, work)
+
+
 def design(p: Any, index: Array, mode: int, work: Array, out: Array, at: int) -> None:
     """Write the design of one mode to ``out`` from position ``at``."""
     only_compiled(p, index, mode, work, out, at)
@@ -372,13 +397,14 @@ def step_core(p: Any, work: Array, keep: Any, scale: Any) -> None:
 
 
 def add_kronecker(p: Any, work: Array, scale: Any, out: Array) -> None:
-    """``out += scale kronecker`` after ``evaluate``; nothing for a CP model."""
+    """``out += scale kronecker`` after ``evaluate`` or ``entry_value``; nothing for a CP model."""
     only_compiled(p, work, scale, out)
 
 
 by_model(row_width, _cp_row_width, _tucker_row_width)
 by_model(workspace, _cp_workspace, _tucker_workspace)
 by_model(evaluate, _cp_evaluate, _tucker_evaluate)
+by_model(entry_value, _cp_value, _tucker_value)
 by_model(design, _cp_design, _tucker_design)
 by_model(design_variance, _cp_design_variance, _tucker_design_variance)
 by_model(step_core, _cp_step_core, _tucker_step_core)
@@ -392,4 +418,4 @@ def predict_entries(p: Any, mean: Any, coordinates: Array, start: int, stop: int
     work = workspace(p)
     for entry in range(start, stop):
         locate(p, coordinates, entry, index)
-        out[entry] = mean + bias_sum(p, index) + evaluate(p, index, work)
+        out[entry] = mean + bias_sum(p, index) + entry_value(p, index, work)

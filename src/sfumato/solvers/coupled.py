@@ -127,13 +127,13 @@ def check_not_negative(relation: Relation) -> None:
     if values.min() < 0:
         raise DataError(
             f"{name!r} holds negative values, and these factors are not negative: shift the values "
-            "first, or use a solver whose factors may be"
+            'first, or use Langevin(model="normal") with divergence=0'
         )
     zeros = relation.absent == "zero" or not values.all()
     if zeros and relation.divergence >= 2:
         raise DataError(
             f"{name!r} holds zeros, for which the divergence with p = {relation.divergence:g} has no "
-            "minimum: use a p below 2, or values above zero"
+            "minimum: use a p below 2, or only values above zero (absent cells as missing)"
         )
 
 

@@ -21,8 +21,17 @@ from numpy.typing import NDArray
 from sfumato.data.coupled_layout import CoupledSite, RelationSite
 from sfumato.data.layout import Site, balanced_cuts
 from sfumato.models.coupled import CoupledModel
-from sfumato.models.entrywise import add_kronecker, evaluate, locate, workspace
+from sfumato.models.entrywise import (
+    add_kronecker,
+    design,
+    dot,
+    entry_value,
+    locate,
+    row_width,
+    workspace,
+)
 from sfumato.parallel import inlined, kernel, run, scratch
+from sfumato.simd import add, line_length, load, multiply, spread, store
 
 Array = NDArray[Any]
 SMALLEST = 1e-12  # a model's value counts as at least this much: powers of zero are infinite
@@ -164,24 +173,26 @@ def _walk_core(
 
 def divergence(model: CoupledModel, site: CoupledSite, v: int) -> float:
     """Sum of the beta divergences of a part's observed cells (Eq. 2.4)."""
-    holder = site.parts[v]
-    p = holder.divergence
-    total = _divergence_of(model, v, holder.entries, p)
+    holder, p = site.parts[v], site.parts[v].divergence
+    values = _values_at(model, v, holder.entries)
+    found = float(beta_divergence(holder.entries.tensor.values, values, p).sum())
     if not holder.closed:
-        return total
-    # The cells that were walked over are in the closed form once more.
-    total += model.total(v) if p == 1 else model.total_square(v) / 2
-    total -= _divergence_of(model, v, holder.entries, p, zeros=True)
+        return found
+    # All cells as zeros, less those that are none.
+    found += (model.total(v) if p == 1 else model.total_square(v) / 2) - _of_zeros(values, p)
     if holder.unknown is not None:
-        total -= _divergence_of(model, v, holder.unknown, p, zeros=True)
-    return total
+        found -= _of_zeros(_values_at(model, v, holder.unknown), p)
+    return found
 
 
-def _divergence_of(model: CoupledModel, v: int, site: Site, p: float, zeros: bool = False) -> float:
-    tensor = site.tensor
-    values = model.predict(v, tensor.coordinates[: model.parts[v].order], threads=site.threads)
-    observed = np.zeros_like(values) if zeros else tensor.values
-    return float(beta_divergence(observed, values, p).sum(dtype=np.float64))
+def _values_at(model: CoupledModel, v: int, site: Site) -> Array:
+    return model.predict(v, site.tensor.coordinates[: model.parts[v].order], threads=site.threads)
+
+
+def _of_zeros(values: Array, p: float) -> float:
+    """Sum of the divergences of values from zeros, for p = 0 and 1."""
+    wide = values.astype(np.float64, copy=False)
+    return float(wide.sum() if p == 1 else wide @ wide / 2)
 
 
 def beta_divergence(x: Array, v: Array, p: float) -> Array:
@@ -201,16 +212,17 @@ def beta_divergence(x: Array, v: Array, p: float) -> Array:
     if p == 0:  # here both may be negative
         return np.asarray((x - v) ** 2 / 2)
     v = np.maximum(v, SMALLEST)
-    positive = np.where(x > 0, x, 1.0)
-    if p == 1:
-        return np.where(x > 0, x * np.log(positive / v), 0.0) - x + v
+    if p == 1:  # the logarithm of no zero, so that zeros times it are zeros
+        return np.asarray(x * np.log(np.maximum(x / v, np.finfo(np.float64).tiny)) - x + v)
     if p == 2:
         return np.asarray(x / v - np.log(x / v) - 1)
-    constant = np.where(x > 0, positive ** (2 - p), 0.0) / ((1 - p) * (2 - p))
+    constant = np.where(x > 0, np.where(x > 0, x, 1.0) ** (2 - p), 0.0) / ((1 - p) * (2 - p))
     return np.asarray(constant - x * v ** (1 - p) / (1 - p) + v ** (2 - p) / (2 - p))
 
 
 # -- kernels --------------------------------------------------------------------------------------
+
+_AT_ONCE = 256  # entries that are added up in the model's type before they join sums of float64
 
 
 @inlined
@@ -241,29 +253,37 @@ def _add_entries(
     numerator: Array,
     denominator: Array,
 ) -> None:
-    """Entries of the levels ``low`` to ``high`` of a mode; an empty sum is left out."""
-    order, width = len(arrays.offsets), arrays.rows.shape[1]
-    index, work = scratch(order, np.int64), workspace(arrays)
-    above, below = numerator.shape[0] > 0, denominator.shape[0] > 0
-    rank = max(numerator.shape[1], denominator.shape[1])
+    """Entries of the levels ``low`` to ``high`` of a mode; an empty sum is left out.
+
+    ``own`` holds the mode's design at an entry and two sums of some entries, a padded row each.
+    """
+    order, width = len(arrays.offsets), row_width(arrays)
+    index, work, own = scratch(order, np.int64), workspace(arrays), scratch(3 * width, arrays.rows.dtype)
     for level in range(low, high):
         index[mode] = arrays.offsets[mode] + level
-        for e in range(starts[level], starts[level + 1]):
-            row = 0
-            for m in range(order):
-                if m != mode:
-                    index[m] = arrays.offsets[m] + others[row, e]
-                    row += 1
-            value = max(float(evaluate(arrays, index, work)), least)
-            inverse, weight = _powers(value, p)
-            inverse *= scale * values[e]
-            weight *= scale
-            for r in range(rank):
-                design = work[mode * width + r]
-                if above:
-                    numerator[level, r] += inverse * design
-                if below:
-                    denominator[level, r] += weight * design
+        for begin in range(starts[level], starts[level + 1], _AT_ONCE):
+            for b in range(width, 3 * width, line_length(own)):
+                store(own, b, spread(own, 0.0))
+            for e in range(begin, min(begin + _AT_ONCE, starts[level + 1])):
+                row = 0
+                for m in range(order):
+                    if m != mode:
+                        index[m] = arrays.offsets[m] + others[row, e]
+                        row += 1
+                design(arrays, index, mode, work, own, 0)
+                found = float(dot(arrays.rows, index[mode] * width, own, 0, width))
+                inverse, weight = _powers(max(found, least), p)
+                above, below = spread(own, inverse * values[e]), spread(own, weight)
+                for b in range(0, width, line_length(own)):
+                    f = load(own, b)
+                    store(own, width + b, add(load(own, width + b), multiply(above, f)))
+                    store(own, 2 * width + b, add(load(own, 2 * width + b), multiply(below, f)))
+            if numerator.shape[0] > 0:
+                for r in range(numerator.shape[1]):
+                    numerator[level, r] += scale * own[width + r]
+            if denominator.shape[0] > 0:
+                for r in range(denominator.shape[1]):
+                    denominator[level, r] += scale * own[2 * width + r]
 
 
 @kernel
@@ -283,7 +303,7 @@ def _add_core(
     index, work = scratch(order, np.int64), workspace(arrays)
     for e in range(low, high):
         locate(arrays, coordinates, e, index)
-        value = max(float(evaluate(arrays, index, work)), least)
+        value = max(float(entry_value(arrays, index, work)), least)
         inverse, weight = _powers(value, p)
         add_kronecker(arrays, work, inverse * scale * values[e], numerator)
         add_kronecker(arrays, work, weight * scale, denominator)

@@ -300,7 +300,8 @@ class Langevin:
             if p != wanted:
                 raise SettingError(
                     f"the {self.model} model needs divergence={wanted:g} of every relation, but "
-                    f"{part.name!r} has {p:g}"
+                    f"{part.name!r} has {p:g}: set it in Relations, or choose another model, "
+                    'Langevin(model="normal") for any numbers or "poisson" for counts'
                 )
             if self.model == "poisson" and phi != 1:
                 raise SettingError(

@@ -141,7 +141,7 @@ class Multiplicative:
         number, block = state.step, state.shape.blocks[state.step]
         parameters = values_of(state.model, block)
         if block.mode is not None:
-            state.seen[block.mode][:] = statistics.denominator.max(axis=1) > 0
+            state.seen[block.mode][:] = (statistics.denominator > 0).any(axis=1)
         above, below = self._with_prior(state.shape, number, parameters, statistics)
         known = below > 0
         ratio = np.divide(above, below, out=np.ones_like(above), where=known) ** self._exponent(

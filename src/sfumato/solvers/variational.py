@@ -152,7 +152,7 @@ class Variational:
         posterior.set(number, a[number] + counts, a[number] / b[number] + exposures)
         if not self.learn_prior:
             return
-        seen = exposures.max(axis=-1) > 0  # levels; a core counts as one
+        seen = (exposures > 0).any(axis=-1)  # levels; a core counts as one
         a[number], b[number] = _learnt_prior(
             *(blocks_of(model)[number][seen] for model in (posterior.means, posterior.geometric))
         )

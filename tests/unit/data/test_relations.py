@@ -35,6 +35,7 @@ def test_the_coupling_matrix_is_derived():
     shown = repr(relations).splitlines()
     assert shown[0].split() == ["user", "place", "hour", "feature"]
     assert shown[2].split()[:5] == ["trips", "x", "x", ".", "."]
+    assert shown[-1].split() == ["3", "4", "2", "5", "levels"]
 
 
 def test_a_relation_without_a_mode_of_its_own_has_weights():
@@ -122,6 +123,16 @@ BAD = [
         "labels in one of",
     ),
     (
+        lambda: sf.Relations(
+            {
+                "a": labelled({"user": ["u1", "u2"], "item": ["x", "y"]}, [1.0, 2.0]),
+                "b": labelled({"user": ["U1"], "club": ["v"]}, [1.0]),
+            }
+        ),
+        DataError,
+        "no label of mode 'user' is in more than one of 'a' .such as 'u1'., 'b' .such as 'U1'.",
+    ),
+    (
         lambda: sf.Relations({"a": numbered(("a", "b"), (1, 1), [(0, 0)], [np.nan])}),
         DataError,
         "no value that was observed",
@@ -133,7 +144,9 @@ BAD = [
     ),
     (lambda: sf.Relations({"a": TRIPS}, divergence=3.5), SettingError, "between 0 and 3"),
     (lambda: sf.Relations({"a": TRIPS}, divergence=np.nan), SettingError, "between 0 and 3"),
+    (lambda: sf.Relations({"a": TRIPS}, divergence="kl"), SettingError, "1 Kullback-Leibler"),
     (lambda: sf.Relations({"a": TRIPS}, dispersion=0.0), SettingError, "above zero"),
+    (lambda: sf.Relations({"a": TRIPS}, dispersion="auto"), SettingError, "or None, got 'auto'"),
     (lambda: sf.Relations({"a": TRIPS}, absent="none"), SettingError, "'missing' or 'zero'"),
     (lambda: sf.Relations({"a": TRIPS}, structure="svd"), SettingError, "'cp' or 'tucker'"),
     (lambda: sf.Relations({"a": TRIPS}, divergence={"b": 1.0}), SettingError, "relations are a"),

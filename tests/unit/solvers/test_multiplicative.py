@@ -95,6 +95,20 @@ def test_sums_are_the_two_halves_of_the_gradient(p, absent, structure):
         assert sums.denominator[5] - sums.numerator[5] == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-12), (np.float32, 1e-5)])
+@pytest.mark.parametrize("p", [0.0, 1.0, 1.5])
+def test_sums_over_many_entries_of_a_level(p, dtype, error):
+    """More than a kernel adds up at once."""
+    values = np.random.default_rng(3).gamma(2.0, size=(2, 1000))
+    relations = sf.Relations({"x": tensor("ab", values)}, divergence=p)
+    model = positive_start(CoupledShape.of(relations, RANK, dtype, 1), 0)
+    sums = mode_sums(model, CoupledSite(relations, 1, np.dtype(dtype)), 0, np.array([0.5]))
+    left, right = (factor.astype(float) for factor in model.factors)
+    found = left @ right.T
+    np.testing.assert_allclose(sums.numerator, 0.5 * (values * found**-p) @ right, rtol=error)
+    np.testing.assert_allclose(sums.denominator, 0.5 * found ** (1 - p) @ right, rtol=error)
+
+
 def finite_difference(model, array, place, relations, dense, known, step=1e-6):
     before, ends = array[place], []
     for sign in (-1, 1):

@@ -439,7 +439,7 @@ def test_settings_are_checked(settings, says):
 def test_values_below_zero_are_refused():
     negative = tensor(np.array([[1.0, -2.0], [0.0, 1.0]]), "ab")
     with pytest.raises(DataError, match="negative"):
-        choose_rank(Relations({"x": negative}))
+        choose_rank({"x": negative})
     with pytest.raises(DataError, match="negative"):
         sf.CP(1, solver="variational", mean=False, biases=False).fit(negative)
 
