@@ -947,13 +947,20 @@ def describe(
 
 @app.command(
     cls=_Command,
-    short_help="Make a paper's figures again.",
+    short_help="Make a paper's figures and tables again.",
     epilog=_example("sfumato reproduce wei --figure 2 --quick --out wei-figure-2"),
 )
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="Which paper: wei or wang.")],
+    paper: Annotated[str, typer.Argument(help="Which paper: wei, wang or ermis.")],
     figure: Annotated[
-        str | None, typer.Option(metavar="2|3|4", help="Of wei: which of its figures.")
+        str | None,
+        typer.Option(
+            metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3, 6.5, 6.6, 6.7 for ermis."
+        ),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5 for ermis."),
     ] = None,
     experiment: Annotated[
         str | None,
@@ -969,8 +976,7 @@ def reproduce(
         int | None, typer.Option(metavar="N", help="Fits side by side; as many as cores by default.")
     ] = None,
     repetitions: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="By default 50, 10 and 10 of wei, 6 to 24 of wang."),
+        int | None, typer.Option(metavar="N", help="By default the paper's, such as 10.")
     ] = None,
     scaling: Annotated[
         str | None,
@@ -978,13 +984,13 @@ def reproduce(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a paper's figures or experiments again: as printed, and with proven methods on the same data.
+    """Make a paper's figures, tables or experiments again: as printed, and beside them what we get.
 
     Fits that are done are kept in the folder: a run that was interrupted goes on where it ended.
     """
     from sfumato import cli_reproduce
 
-    options = {"figure": figure, "experiment": experiment, "scaling": scaling}
+    options = {"figure": figure, "table": table, "experiment": experiment, "scaling": scaling}
     given = {name: value for name, value in options.items() if value is not None}
     order = cli_reproduce.Order(paper, given, quick, out, repetitions, processes)
     outcome = cli_reproduce.carry_out(order, _console(stderr=True))

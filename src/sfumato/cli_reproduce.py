@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato.data.write import replacing
 from sfumato.errors import SettingError
-from sfumato.experiments import runner, wang, wei
+from sfumato.experiments import ermis, runner, wang, wei
 from sfumato.experiments.paper import Experiment, Paper
 from sfumato.parallel import available_threads
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (wei.PAPER, wang.PAPER)}
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in (wei.PAPER, wang.PAPER, ermis.PAPER)}
 FINDINGS_FILE = "findings.json"
 
 
@@ -61,10 +61,11 @@ class Order:
     def command(self, folder: Path) -> str:
         """The command line that asks for this."""
         paper = self.paper
-        words = ["sfumato", "reproduce", self.name, f"--{paper.kind}", self.given[paper.kind]]
+        kind, name = paper.asked(self.given)
+        words = ["sfumato", "reproduce", self.name, f"--{kind}", name]
         words += ["--quick"] if self.quick else []
-        for name, value in paper.chosen(self.given).items():
-            words += [f"--{name}", value]
+        for option, value in paper.chosen(self.given).items():
+            words += [f"--{option}", value]
         words += ["--out", str(folder)]
         words += [] if self.repetitions is None else ["--repetitions", str(self.repetitions)]
         return shlex.join(words)

@@ -73,6 +73,7 @@ class Paper:
     """A paper's experiments by name.
 
     ``kind`` is what they are, and the option that asks for one: ``figure``, ``experiment`` or ``table``.
+    Where a paper has a second kind, the names of those begin with it: ``figure 6.5`` beside table 6.5.
     ``options`` are further ones that the paper has, each with its values; the first is the default.
     """
 
@@ -82,10 +83,43 @@ class Paper:
     quick: Mapping[str, Experiment]
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def kinds(self) -> dict[str, list[str]]:
+        """The names of the experiments of each kind."""
+        found: dict[str, list[str]] = {self.kind: []}
+        for key in self.full:
+            kind, _, name = key.rpartition(" ")
+            found.setdefault(kind or self.kind, []).append(name)
+        return found
+
+    def asked(self, given: Mapping[str, str]) -> tuple[str, str]:
+        """The kind and the name of what is asked for; what is wrong with the options is said here."""
+        kinds = self.kinds
+        for name in given:
+            if name not in kinds and name not in self.options:
+                own = " and ".join(f"--{own}" for own in (*kinds, *self.options))
+                raise SettingError(f"--{name} does not belong to {self.name}, which has {own}")
+        named = [kind for kind in kinds if kind in given]
+        if len(named) != 1:
+            which = " or ".join(kinds)
+            ways = " or ".join(f"--{kind}: {', '.join(names)}" for kind, names in kinds.items())
+            raise SettingError(f"say which {which} of {self.name} with {ways}")
+        kind, name = named[0], given[named[0]]
+        if name not in kinds[kind]:
+            raise SettingError(
+                f"of {self.name} there are the {kind}s {', '.join(kinds[kind])}; got {name}"
+            )
+        for option, value in self.chosen(given).items():
+            if value not in self.options[option]:
+                raise SettingError(
+                    f"--{option} is one of {', '.join(self.options[option])}, got {value!r}"
+                )
+        return kind, name
+
     def find(self, given: Mapping[str, str], *, quick: bool, repetitions: int | None) -> Experiment:
-        """The experiment that is asked for; what is wrong with the options is said here."""
-        self._check(given)
-        found = (self.quick if quick else self.full)[given[self.kind]]
+        """The experiment that is asked for."""
+        kind, name = self.asked(given)
+        found = (self.quick if quick else self.full)[name if kind == self.kind else f"{kind} {name}"]
         if repetitions is not None:
             found = replace(found, repetitions=repetitions)
         return found.with_options(**self.chosen(given))
@@ -93,19 +127,3 @@ class Paper:
     def chosen(self, given: Mapping[str, str]) -> dict[str, str]:
         """The further options: as given, or by default."""
         return {name: given.get(name, values[0]) for name, values in self.options.items()}
-
-    def _check(self, given: Mapping[str, str]) -> None:
-        for name in given:
-            if name != self.kind and name not in self.options:
-                own = " and ".join(f"--{own}" for own in (self.kind, *self.options))
-                raise SettingError(f"--{name} does not belong to {self.name}, which has {own}")
-        names = ", ".join(self.full)
-        if self.kind not in given:
-            raise SettingError(f"say which {self.kind} of {self.name} with --{self.kind}: {names}")
-        if given[self.kind] not in self.full:
-            raise SettingError(
-                f"of {self.name} there are the {self.kind}s {names}; got {given[self.kind]}"
-            )
-        for name, value in self.chosen(given).items():
-            if value not in self.options[name]:
-                raise SettingError(f"--{name} is one of {', '.join(self.options[name])}, got {value!r}")

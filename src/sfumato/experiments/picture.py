@@ -73,11 +73,15 @@ class Scale:
 
 @dataclass(frozen=True)
 class Row:
-    """Panels beside each other, with one upward scale; ``axis`` names what runs across."""
+    """Panels beside each other, with one upward scale; ``axis`` names what runs across.
+
+    What runs across does so logarithmically, unless ``even``.
+    """
 
     panels: tuple[Panel, ...]
     scale: Scale
     axis: str = "epsilon"
+    even: bool = False
 
 
 def scale_to(top: float, panels: Iterable[Panel], label: str) -> Scale:
@@ -140,7 +144,7 @@ def draw_panels(
 
 def _draw_row(row: Row, places: Sequence[Axes], *, labelled: bool) -> None:
     for panel, place in zip(row.panels, places, strict=False):
-        _draw(place, panel, row.scale)
+        _draw(place, panel, row.scale, even=row.even)
         if labelled:
             place.set_xlabel(row.axis, color=INK)
     places[0].set_ylabel(row.scale.label, color=INK)
@@ -150,9 +154,9 @@ def _draw_row(row: Row, places: Sequence[Axes], *, labelled: bool) -> None:
         place.set_axis_off()
 
 
-def _draw(axes: Axes, panel: Panel, scale: Scale) -> None:
+def _draw(axes: Axes, panel: Panel, scale: Scale, *, even: bool = False) -> None:
     axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
-    axes.set_xscale("log")
+    axes.set_xscale("linear" if even else "log")
     axes.set_yscale("linear" if scale.linear else "log")
     axes.set_ylim(scale.bottom, scale.top)
     for level in panel.levels:

@@ -44,6 +44,7 @@ from sfumato.solvers.coupled_sums import Sums, core_sums, divergence, mode_sums
 Array = NDArray[Any]
 _WHAT = "multiplicative updates"
 _LEAST = 1e-16  # parameters stay above zero: from zero nothing comes back
+_ROUNDING = 1e-10  # what sums over all cells less the unknown ones leave of nothing
 
 
 class SumsQuery(NamedTuple):
@@ -140,8 +141,8 @@ class Multiplicative:
             return self._end_sweep(state, statistics)
         number, block = state.step, state.shape.blocks[state.step]
         parameters = values_of(state.model, block)
-        if block.mode is not None:
-            state.seen[block.mode][:] = (statistics.denominator > 0).any(axis=1)
+        if block.mode is not None and state.round < len(state.shape.blocks):
+            state.seen[block.mode][:] = _spoken_of(statistics.denominator)
         above, below = self._with_prior(state.shape, number, parameters, statistics)
         known = below > 0
         ratio = np.divide(above, below, out=np.ones_like(above), where=known) ** self._exponent(
@@ -205,3 +206,12 @@ class Multiplicative:
         if len(set(shape.divergences)) == 1 and largest <= 2:
             return 1.0
         return 1 / max(1.0, largest)
+
+
+def _spoken_of(denominators: Array) -> NDArray[np.bool_]:
+    """Which rows have an observed cell, from the sums of the first sweep.
+
+    Later ones would not tell: with p below one they vanish too where all observed cells are zero.
+    """
+    largest = denominators.max(axis=1)
+    return np.asarray(largest > _ROUNDING * largest.max())

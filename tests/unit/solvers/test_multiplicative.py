@@ -223,6 +223,25 @@ def test_a_dispersion_is_estimated():
     assert found.history_[-1].objective == pytest.approx(noisy.size / 2, rel=0.01)
 
 
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_rows_of_zeros_stay_zero_and_rows_without_cells_are_the_average(p):
+    """Also where zeros have a closed form, in which the sums of either row come near to nothing."""
+    random = np.random.default_rng(8)
+    values = random.gamma(0.5, 1.0, (9, 8, 7))
+    values[:, 2] = 0.0
+    unknown = random.random(values.shape) < 0.2
+    unknown[4] = True
+    values[unknown] = np.nan
+    cells = np.nonzero(values != 0)
+    modes = tuple(sf.Mode(name, size) for name, size in zip("abc", values.shape, strict=True))
+    tensor = sf.SparseTensor(np.stack(cells), values[cells], modes)
+    relations = sf.Relations({"x": tensor}, divergence=p, absent="zero")
+    method = sf.Coupled(2, sf.Multiplicative(100, tolerance=None), threads=1).fit(relations)
+    assert method.factor("b")[2] == pytest.approx(0.0, abs=1e-12)
+    others = np.delete(method.factor("a"), 4, axis=0)
+    assert method.factor("a")[4] == pytest.approx(others.mean(axis=0))
+
+
 def test_rows_that_nothing_speaks_of_are_the_average():
     relations, _, _ = problem(11, 1.0)
     wide = tuple(sf.Mode(mode.name, mode.size + 1) for mode in relations["a"].tensor.modes)
