@@ -32,7 +32,7 @@ from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.synthetic import sample_cells
 from sfumato.metrics import rmse
 from sfumato.models.coupled import CoupledModel
-from sfumato.solvers.coupled_sums import beta_divergence
+from sfumato.models.divergence import beta_divergence
 
 Array = NDArray[Any]
 SWEEPS = 100  # after which accuracy is compared

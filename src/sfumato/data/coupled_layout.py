@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,23 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 
 _MOST_CELLS = 50_000_000  # that are written out where no closed form sums over them
+# Where at least this many cells, and this part of all, would be visited one by one, matrix products over
+# all cells are faster: visits are slow for Tucker, and those of CP about as fast as a product.
+_WORTH_WRITING = 10_000
+_PART_WRITING_TUCKER = 0.2
+_PART_WRITING_CP = 0.9
+
+
+class WrittenOut(NamedTuple):
+    """All cells of a relation as a matrix: a row for each level of its largest mode.
+
+    ``positions`` are those of the tensor's modes, the largest first; along a row the last of them runs
+    fastest. ``known`` says which cells are observed, None where all are; the others have the value zero.
+    """
+
+    positions: tuple[int, ...]
+    values: NDArray[Any]
+    known: NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +48,31 @@ class RelationSite:
     closed: bool
     divergence: float
     cells: int
+
+    def written(self, *, tucker: bool) -> WrittenOut | None:
+        """All cells, where that is faster for a model with or without a core than visiting them."""
+        visited = sum(each.tensor.n_entries for each in (self.entries, self.unknown) if each is not None)
+        part = _PART_WRITING_TUCKER if tucker else _PART_WRITING_CP
+        if visited < max(_WORTH_WRITING, part * prod(self.entries.tensor.shape)):
+            return None
+        return self.entries.kept("written out", lambda: write_out(self))
+
+
+def write_out(holder: RelationSite) -> WrittenOut:
+    """All cells of a relation, whether or not that is worth it."""
+    tensor = holder.entries.tensor
+    positions = tuple(sorted(range(tensor.order), key=lambda position: -tensor.shape[position]))
+    shape = tuple(tensor.shape[position] for position in positions)
+    values = np.zeros(shape, tensor.values.dtype)
+    values[tuple(tensor.coordinates[list(positions)])] = tensor.values
+    as_matrix = (shape[0], -1)
+    if holder.cells == values.size:
+        return WrittenOut(positions, values.reshape(as_matrix), None)
+    known = np.full(shape, holder.closed)
+    listed = holder.unknown if holder.closed else holder.entries
+    assert listed is not None
+    known[tuple(listed.tensor.coordinates[list(positions)])] = not holder.closed
+    return WrittenOut(positions, values.reshape(as_matrix), known.reshape(as_matrix))
 
 
 class CoupledSite:

@@ -149,6 +149,24 @@ class CoupledModel:
         )
         return out
 
+    def designs(self, part: int, positions: Sequence[int]) -> Array:
+        """Designs of a part's mode at all cells of its others, a column for each.
+
+        ``positions`` are those of all its modes: first the one whose designs these are, then the others,
+        of which the last runs fastest along the columns.
+        """
+        first, *others = (self.factor(self.parts[part].modes[position]) for position in positions)
+        if self.parts[part].tucker:
+            columns = np.moveaxis(self.core(part), positions, range(len(positions)))
+            columns = np.moveaxis(columns, 0, -1)
+            for factor in others:  # takes the first axis away and appends the levels
+                columns = np.tensordot(columns, factor, (0, 1))
+            return np.ascontiguousarray(columns.reshape(self.rank, -1))
+        columns = np.ones((first.shape[1], 1), self.dtype)
+        for factor in others:
+            columns = (columns[:, :, None] * factor.T[:, None, :]).reshape(self.rank, -1)
+        return columns
+
     # -- sums over all cells, without visiting them -----------------------------------------------
 
     def design_sum(self, part: int, mode: int) -> Array:

@@ -6,7 +6,8 @@ For a mode with designs f (the vector whose inner product with a row is the valu
     denominator  sum over cells of  v^(1-p) f
 
 with observed values x and the model's values v. Where absent cells are zeros, they are in the
-denominator only, which for p = 0 and p = 1 is a closed form in sums over factors.
+denominator only, which for p = 0 and p = 1 is a closed form in sums over factors. Where most cells would
+be visited, they are written out instead (``written_sums``).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.data.coupled_layout import CoupledSite, RelationSite
+from sfumato.data.coupled_layout import CoupledSite, RelationSite, WrittenOut
 from sfumato.data.layout import Site, balanced_cuts
 from sfumato.models.coupled import CoupledModel
+from sfumato.models.divergence import SMALLEST, beta_divergence
 from sfumato.models.entrywise import (
     add_kronecker,
     design,
@@ -32,9 +34,9 @@ from sfumato.models.entrywise import (
 )
 from sfumato.parallel import inlined, kernel, run, scratch
 from sfumato.simd import add, line_length, load, multiply, spread, store
+from sfumato.solvers.written_sums import Written
 
 Array = NDArray[Any]
-SMALLEST = 1e-12  # a model's value counts as at least this much: powers of zero are infinite
 
 
 class Sums(NamedTuple):
@@ -73,6 +75,10 @@ def _pair(given: CoupledModel | Models) -> Models:
 def _add_part(models: Models, v: int, holder: RelationSite, mode: int, scale: float, sums: Sums) -> None:
     p, (model, other, least) = holder.divergence, models
     position = model.parts[v].modes.index(mode)
+    cells = holder.written(tucker=model.parts[v].tucker)
+    if cells is not None:
+        _add_written(models, v, holder, cells, position, scale, sums)
+        return
     walk = partial(_walk, v=v, position=position, p=p)
     nothing = np.empty((0, model.rank))
     if model is other and not holder.closed:
@@ -83,10 +89,7 @@ def _add_part(models: Models, v: int, holder: RelationSite, mode: int, scale: fl
     if not holder.closed:
         walk(other, SMALLEST, site=holder.entries, scale=scale, sums=only_below)
         return
-    if p == 1:
-        sums.denominator[:] += scale * other.design_sum(v, mode)
-    else:
-        sums.denominator[:] += scale * (other.factor(mode) @ other.design_moment(v, mode))
+    sums.denominator[:] += scale * _over_all_cells(other, v, position, p)
     if holder.unknown is not None:
         walk(other, SMALLEST, site=holder.unknown, scale=-scale, sums=only_below)
 
@@ -133,6 +136,10 @@ def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: fl
     model, other, least = _pair(given)
     holder, size = site.parts[v], model.cores[v].shape[0]
     p, sums, nothing = holder.divergence, Sums(np.zeros(size), np.zeros(size)), np.empty(0)
+    cells = holder.written(tucker=True)
+    if cells is not None:
+        _add_written(_pair(given), v, holder, cells, None, scale, sums)
+        return sums
     if model is other and not holder.closed:
         _walk_core(model, least, v, holder.entries, p, scale, sums)
         return sums
@@ -141,8 +148,7 @@ def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: fl
     if not holder.closed:
         _walk_core(other, SMALLEST, v, holder.entries, p, scale, only_below)
         return sums
-    whole = other.core_sum(v) if p == 1 else other.core_moment(v)
-    sums.denominator[:] += scale * whole
+    sums.denominator[:] += scale * _over_all_cells(other, v, None, p)
     if holder.unknown is not None:
         _walk_core(other, SMALLEST, v, holder.unknown, p, -scale, only_below)
     return sums
@@ -168,12 +174,53 @@ def _walk_core(
         sums.denominator[:] += mine.denominator
 
 
+# -- relations that are written out ---------------------------------------------------------------
+
+
+def _add_written(
+    models: Models,
+    v: int,
+    holder: RelationSite,
+    cells: WrittenOut,
+    position: int | None,
+    scale: float,
+    sums: Sums,
+) -> None:
+    """Add the sums for the mode at a position, or those for the core."""
+    p, (model, other, least) = holder.divergence, models
+    of_all = cells.known is None and p in (0.0, 1.0)
+    together = model is other and not of_all
+    above = Written(model, v, cells, p, least, holder.entries.threads)
+    found = above.sums(position, numerator=True, denominator=together)
+    sums.numerator[:] += scale * found[0]
+    if of_all:
+        found = [_over_all_cells(other, v, position, p)]
+    elif not together:
+        below = above._replace(model=other, least=SMALLEST)
+        found = below.sums(position, numerator=False, denominator=True)
+    sums.denominator[:] += scale * found[-1]
+
+
+def _over_all_cells(model: CoupledModel, v: int, position: int | None, p: float) -> Array:
+    """The denominator where every cell is observed, for p = 0 and 1."""
+    if position is None:
+        return model.core_sum(v) if p == 1 else model.core_moment(v)
+    mode = model.parts[v].modes[position]
+    if p == 1:
+        return model.design_sum(v, mode)
+    whole: Array = model.factor(mode) @ model.design_moment(v, mode)
+    return whole
+
+
 # -- the divergence -------------------------------------------------------------------------------
 
 
 def divergence(model: CoupledModel, site: CoupledSite, v: int) -> float:
     """Sum of the beta divergences of a part's observed cells (Eq. 2.4)."""
     holder, p = site.parts[v], site.parts[v].divergence
+    cells = holder.written(tucker=model.parts[v].tucker)
+    if cells is not None:
+        return Written(model, v, cells, p, SMALLEST, holder.entries.threads).divergence()
     values = _values_at(model, v, holder.entries)
     found = float(beta_divergence(holder.entries.tensor.values, values, p).sum())
     if not holder.closed:
@@ -193,31 +240,6 @@ def _of_zeros(values: Array, p: float) -> float:
     """Sum of the divergences of values from zeros, for p = 0 and 1."""
     wide = values.astype(np.float64, copy=False)
     return float(wide.sum() if p == 1 else wide @ wide / 2)
-
-
-def beta_divergence(x: Array, v: Array, p: float) -> Array:
-    """The divergence of the model's values v from observed values x, cell by cell.
-
-    For p above 0 neither is negative.
-
-    ====  ==========================  =================
-    p     divergence                  of
-    ====  ==========================  =================
-    0     (x - v)^2 / 2               Gaussian
-    1     x log(x / v) - x + v        Poisson
-    2     x / v - log(x / v) - 1      Gamma
-    ====  ==========================  =================
-    """
-    x, v = np.asarray(x, np.float64), np.asarray(v, np.float64)
-    if p == 0:  # here both may be negative
-        return np.asarray((x - v) ** 2 / 2)
-    v = np.maximum(v, SMALLEST)
-    if p == 1:  # the logarithm of no zero, so that zeros times it are zeros
-        return np.asarray(x * np.log(np.maximum(x / v, np.finfo(np.float64).tiny)) - x + v)
-    if p == 2:
-        return np.asarray(x / v - np.log(x / v) - 1)
-    constant = np.where(x > 0, np.where(x > 0, x, 1.0) ** (2 - p), 0.0) / ((1 - p) * (2 - p))
-    return np.asarray(constant - x * v ** (1 - p) / (1 - p) + v ** (2 - p) / (2 - p))
 
 
 # -- kernels --------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from sfumato.data.coupled_layout import CoupledSite, RelationSite
 from sfumato.data.layout import Site
 from sfumato.models.coupled import CoupledModel
+from sfumato.models.divergence import SMALLEST
 from sfumato.models.entrywise import add_kronecker, evaluate, locate, workspace
 from sfumato.parallel import kernel, scratch
-from sfumato.solvers.coupled_sums import SMALLEST
 
 Array = NDArray[Any]
 

@@ -7,8 +7,9 @@ import sfumato as sf
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.errors import DataError, SettingError
 from sfumato.models.coupled import CoupledModel, Part
+from sfumato.models.divergence import beta_divergence
 from sfumato.solvers.coupled import CoupledShape, positive_start
-from sfumato.solvers.coupled_sums import beta_divergence, core_sums, divergence, mode_sums
+from sfumato.solvers.coupled_sums import core_sums, divergence, mode_sums
 
 RANK = 3
 FLOAT = np.dtype(float)
