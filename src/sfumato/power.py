@@ -602,6 +602,14 @@ class _Private(NamedTuple):
         guarantee = plan.guarantee(ledger, seeded=not entropy.exact)
         return cls(plan.settings.sizes[0], machine, guarantee, plan, noise)
 
+    def __deepcopy__(self, memo: Any) -> _Private:
+        if self.machine.done:
+            return self  # nothing will be drawn any more
+        raise SettingError(
+            "a private stream that is under way cannot be copied: two copies that read the same block "
+            "would draw noise twice for one charge. Copy it when finished_ is True"
+        )
+
     def add(self, samples: Samples) -> None:
         self.add_block(samples.batches())
 

@@ -1,5 +1,6 @@
 """A private power method says nothing of its data, and spends nothing twice, whatever it is given."""
 
+import copy
 import pickle
 from dataclasses import replace
 
@@ -176,6 +177,17 @@ def test_no_sum_without_noise_is_left_in_what_was_fitted():
         if isinstance(value, np.ndarray | float)
     ]
     assert not any(np.shape(value) == exact.shape and np.allclose(value, exact) for value in held)
+
+
+def test_a_private_stream_is_not_copied_between_blocks():
+    """Two copies that read one block would draw noise for it twice."""
+    method = blockwise()
+    for i in (0, 10, 20):
+        method.partial_fit(SAMPLES[i : i + 10])
+        if not method.finished_:
+            with pytest.raises(SettingError, match="cannot be copied"):
+                copy.deepcopy(method)
+    np.testing.assert_array_equal(copy.deepcopy(method).weights_, method.weights_)
 
 
 def test_how_many_samples_there_were_does_not_show():
