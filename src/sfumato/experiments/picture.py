@@ -170,13 +170,16 @@ def _draw(axes: Axes, panel: Panel, scale: Scale, *, even: bool = False) -> None
         axes.set_yticks(ticks, [short_name(tick) for tick in ticks])
         axes.set_yticks([], minor=True)
     marked = [line for line in panel.lines if line.marker] or panel.lines
-    places = _few(sorted({band.at for line in marked for band in line.bands}))
+    places = _few(sorted({band.at for line in marked for band in line.bands}), even=even)
     axes.set_xticks(places, [short_name(place) for place in places])
     axes.set_xticks([], minor=True)
     axes.tick_params(colors=INK, length=2, labelsize=9)
     axes.grid(color="#e8ecef", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
+
+
+_MOST_PLACES = 7  # that there is room for below a panel
 
 
 def short_name(number: float) -> str:
@@ -186,9 +189,16 @@ def short_name(number: float) -> str:
     return f"{number / 1e3:g}k" if number >= 1e4 else f"{number:g}"
 
 
-def _few(places: list[float]) -> list[float]:
-    """All places of an axis where there is room to name them, else round numbers between them."""
-    if len(places) <= 7:
+def _few(places: list[float], *, even: bool) -> list[float]:
+    """All places of an axis where there is room to name them, else some or round numbers between."""
+    if even:
+        apart = (places[-1] - places[0]) / _MOST_PLACES
+        named = places[:1]
+        for place in places[1:]:
+            if place - named[-1] >= apart:
+                named.append(place)
+        return named
+    if len(places) <= _MOST_PLACES:
         return places
     low, high = places[0], places[-1]
     steps = (1,) if high > 500 * low else (1, 3) if high > 30 * low else (1, 2, 5)

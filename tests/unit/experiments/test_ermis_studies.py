@@ -180,6 +180,16 @@ def test_figures_are_asked_for_by_their_own_option(name, tmp_path, monkeypatch):
     assert json.loads((out / "settings.json").read_text())["name"] == f"figure {name}"
 
 
+@pytest.mark.parametrize("study", [*ermis.STUDIES.values(), *ermis.QUICK.values()])
+def test_every_study_is_drawn(study, tmp_path):
+    results = [
+        Done(job, tuple(Point(job.at[0], 0.5, measure) for measure in study.shown), 0.0)
+        for job in study.jobs()
+    ]
+    assert [path.name for path in study.draw(tmp_path, results)] == ["beside-printed.csv", "picture.png"]
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("name", list(ermis.STUDIES))
 def test_tables_fit_into_a_terminal(name):
     study = replace(ermis.STUDIES[name], repetitions=1)
