@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
-from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode
+from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, unknown_labels
 from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError, UnknownLabelError
 from sfumato.fit.plan import Plan, Progress, carry_out
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
@@ -177,12 +177,14 @@ class Coupled(Parametrised):
     def _locate(self, modes: Sequence[Mode], X: Any) -> NDArray[np.int32]:
         if isinstance(X, SparseTensor) and X.modes == tuple(modes):
             return X.coordinates
-        found = find_levels(modes, labels_in(X, modes))
+        labels = labels_in(X, modes)
+        found = find_levels(modes, labels)
         for mode, levels in zip(modes, found, strict=True):
-            if (levels < 0).any():
+            unknown = unknown_labels(labels[mode.name], levels)
+            if unknown:
                 raise UnknownLabelError(
-                    f"mode {mode.name!r} has labels that no relation had in training, at "
-                    f"{(levels < 0).sum()} cells: leave them out, or fit with a relation that knows them"
+                    f"mode {mode.name!r} has no level {unknown}: no relation had it in training. Leave "
+                    "such cells out, or fit with a relation that knows it"
                 )
         return found
 

@@ -375,6 +375,17 @@ def kind_of(folder: str | os.PathLike[str]) -> str | None:
     return _read_json(path).get("kind") if (path / _JSON).is_file() else None
 
 
+def guarantee_of(folder: str | os.PathLike[str]) -> Guarantee | None:
+    """What is promised of a model of whatever kind; None where nothing is."""
+    kind = kind_of(folder)
+    if kind == COMPONENTS:
+        return load_components(folder).guarantee
+    if kind == COUPLED:
+        load_coupled(folder)  # or damage would go unnoticed
+        return None
+    return load_model(folder).guarantee
+
+
 def _assemble(description: dict[str, Any], data: dict[str, Any], order: int) -> Multilinear:
     factors = [data[f"factor_{m}"] for m in range(order)]
     biases = [data[f"bias_{m}"] for m in range(order)]
@@ -469,15 +480,19 @@ def _mode_from_json(mode: dict[str, Any]) -> Mode:
     return Mode(mode["name"], mode["size"], labels, mode["bin"])
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model, or a private fit."""
+    return any(
+        (folder / part / _JSON).is_file() and (folder / part / _TENSORS).is_file()
+        for part in ("", RELEASE)
+    )
+
+
 def check_destination(folder: Path) -> None:
     """Refuse to write a model where something else is; cheap, so that a fit can be spared."""
     if folder.exists() and not folder.is_dir():
         raise ModelFileError(f"{folder} is a file; name a folder")
-    is_model = any(
-        (folder / part / _JSON).is_file() and (folder / part / _TENSORS).is_file()
-        for part in ("", RELEASE)
-    )
-    if folder.is_dir() and any(folder.iterdir()) and not is_model:
+    if folder.is_dir() and any(folder.iterdir()) and not is_model(folder):
         raise ModelFileError(f"{folder} is not empty and holds no model; name another folder")
 
 

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 import sfumato as sf
 from sfumato import cli, report
+from sfumato.cli.complete import SolverName
+from sfumato.cli.options import Duplicates
 from sfumato.data.prepare import POLICIES
 from sfumato.data.read import read_table
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS
@@ -77,8 +79,8 @@ def test_a_flag_takes_several_values(given, meant):
 
 
 def test_choices_are_those_of_the_library():
-    assert [solver.value for solver in cli.SolverName] == COMPLETING
-    assert [policy.value for policy in cli.Duplicates] == list(POLICIES)
+    assert [solver.value for solver in SolverName] == COMPLETING
+    assert [policy.value for policy in Duplicates] == list(POLICIES)
 
 
 @pytest.mark.parametrize("command", [[], ["complete"], ["predict"], ["describe"], ["demo"]])
@@ -243,7 +245,7 @@ def test_errors_have_a_code_and_a_message_and_leave_nothing(ratings, tmp_path, a
 
 def test_a_folder_of_something_else_is_refused_before_the_fit(ratings, tmp_path, monkeypatch):
     (tmp_path / "thesis.txt").write_text("dear to someone")
-    monkeypatch.setattr(cli, "_fit", None)
+    monkeypatch.setattr(cli.complete, "_fit", None)
     result = run("complete", ratings, *COLUMNS, "--out", tmp_path)
     assert result.exit_code == 1
     assert "holds no model" in result.stderr
@@ -259,7 +261,7 @@ def test_an_operating_system_error_is_no_traceback(ratings, tmp_path, monkeypatc
     def full(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(cli, "_save", full)
+    monkeypatch.setattr(cli.complete, "_save", full)
     result = run("complete", ratings, *COLUMNS, *QUICK, "--out", tmp_path / "m")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "error: no space left on device")
 

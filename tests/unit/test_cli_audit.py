@@ -78,7 +78,8 @@ def test_an_audit_of_a_file_attacks_its_own_neighbours(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--unit", "value"], "--epsilon"),
+        (["--unit", "value"], "say what is promised: --epsilon"),
+        ([], "say what is promised: --epsilon"),
         (["--epsilon", "1"], "--unit"),
         (["--epsilon", "1", "--unit", "value", "--runs", "10"], "40 runs or more"),
         (["--epsilon", "1", "--unit", "value", "--confidence", "2"], "between 0 and 1"),

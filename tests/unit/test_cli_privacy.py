@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import sfumato as sf
-from sfumato import cli, cli_privacy
+from sfumato import cli
+from sfumato.cli import options
 from sfumato.privacy import settings
 
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5", "--rank", "2"]
@@ -49,8 +50,8 @@ def error_of(*args):
 
 
 def test_choices_are_those_of_the_library():
-    assert tuple(name.value for name in cli_privacy.MethodName) == get_args(settings.Method)
-    assert tuple(name.value for name in cli_privacy.Analysis) == get_args(settings.Analysis)
+    assert tuple(name.value for name in options.MethodName) == get_args(settings.Method)
+    assert tuple(name.value for name in options.Analysis) == get_args(settings.Analysis)
 
 
 def test_a_private_fit_writes_a_release_and_the_owners_rows(private):

@@ -1,6 +1,10 @@
 """The code in the documentation runs as it stands."""
 
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def python_blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+def blocks_of(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture
@@ -39,11 +44,29 @@ def ratings_csv(tmp_path, monkeypatch):
     ],
 )
 def test_examples_run(page, capsys):
-    blocks = python_blocks(page)
+    blocks = blocks_of(page, "python")
     assert blocks
     for block in blocks:
         exec(compile(block, page, "exec"), {"__name__": "example"})
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("page", ["docs/coupled.md"])
+def test_commands_run(page, tmp_path):
+    """In an empty folder, with the Python and the package that run the tests."""
+    blocks = blocks_of(page, "bash")
+    assert blocks
+    ours = (
+        f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
+        "sfumato() { python -c 'from sfumato.cli import main; main()' \"$@\"; }\n"
+    )
+    script = ours + "\n".join(blocks)
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 def test_links_lead_somewhere():

@@ -153,21 +153,20 @@ class Relations(Mapping[str, Relation]):
         return matrix
 
     def __repr__(self) -> str:
-        names = [mode.name for mode in self.modes]
+        names, sizes = zip(*((mode.name, f"{mode.size:,}") for mode in self.modes), strict=True)
+        widths = [max(map(len, column)) for column in zip(names, sizes, strict=True)]
+
+        def row(cells: Sequence[str]) -> str:
+            return "  ".join(cell.center(width) for cell, width in zip(cells, widths, strict=True))
+
         left = max(len(name) for name in self)
-        lines = [" " * left + "  " + "  ".join(names)]
-        for name, row in zip(self, self.coupling, strict=True):
-            marks = (
-                ("x" if there else ".").center(len(mode)) for there, mode in zip(row, names, strict=True)
-            )
+        lines = [f"{'':{left}}  {row(names).rstrip()}"]
+        for name, has in zip(self, self.coupling, strict=True):
             relation = self[name]
             about = f"{relation.structure}, p {relation.divergence:g}, absent {relation.absent}"
-            lines.append(
-                f"{name:{left}}  {'  '.join(marks)}  {relation.tensor.n_entries:,} entries, {about}"
-            )
-        sizes = (f"{mode.size:,}" for mode in self.modes)
-        counts = (size.center(len(mode)) for size, mode in zip(sizes, names, strict=True))
-        lines.append(" " * left + "  " + "  ".join(counts) + "  levels")
+            marks = row(["x" if there else "." for there in has])
+            lines.append(f"{name:{left}}  {marks}  {relation.tensor.n_entries:,} entries, {about}")
+        lines.append(f"{'':{left}}  {row(sizes)}  levels")
         return "\n".join(lines)
 
 

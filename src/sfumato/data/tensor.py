@@ -264,15 +264,20 @@ def locate(
     """Coordinates of labelled cells; an unknown label is an error that names it."""
     coordinates = find_levels(modes, labels)
     for mode, levels in zip(modes, coordinates, strict=True):
-        unknown = np.flatnonzero(levels < 0)
-        if unknown.size:
-            shown = ", ".join(map(repr, np.asarray(labels[mode.name])[unknown[:3]].tolist()))
-            more = f" and {unknown.size - 3} more" if unknown.size > 3 else ""
+        unknown = unknown_labels(labels[mode.name], levels)
+        if unknown:
             raise UnknownLabelError(
-                f"mode {mode.name!r} has no level {shown}{more}: it was not in the training data. "
+                f"mode {mode.name!r} has no level {unknown}: it was not in the training data. "
                 'Leave such rows out, or predict with unseen="bias" to fall back to the biases'
             )
     return coordinates
+
+
+def unknown_labels(labels: Sequence[Any] | NDArray[Any], levels: NDArray[np.int32]) -> str:
+    """The first labels that have no level, and how many more there are; nothing if all have one."""
+    unknown = list(dict.fromkeys(np.asarray(labels)[levels < 0].tolist()))
+    shown = ", ".join(map(repr, unknown[:3]))
+    return f"{shown} and {len(unknown) - 3} more" if len(unknown) > 3 else shown
 
 
 def check_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:

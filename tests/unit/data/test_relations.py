@@ -38,6 +38,13 @@ def test_the_coupling_matrix_is_derived():
     assert shown[-1].split() == ["3", "4", "2", "5", "levels"]
 
 
+def test_large_numbers_of_levels_stand_below_their_mode():
+    wide = numbered(("i", "feature"), (1_000_000, 5), [[0, 0]])
+    *rows, levels = repr(sf.Relations({"wide": wide})).splitlines()
+    assert len({row.index(mark) for row, mark in zip(rows, ("i", "x"), strict=True)}) == 1
+    assert rows[0].index("feature") > levels.index("1,000,000") + len("1,000,000")
+
+
 def test_a_relation_without_a_mode_of_its_own_has_weights():
     relations = sf.Relations({"visits": VISITS, "trips": TRIPS, "features": FEATURES})
     assert [relation.weighted for relation in relations.values()] == [False, True, False]

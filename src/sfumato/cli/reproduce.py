@@ -1,4 +1,4 @@
-"""What ``sfumato reproduce`` does: a paper's figures, tables or experiments, made again."""
+"""``sfumato reproduce``: a paper's figures, tables or experiments, made again."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sfumato.data.write import replacing
+import typer
+
+from sfumato.cli import options
+from sfumato.cli.command import command
+from sfumato.cli.common import console
 from sfumato.errors import SettingError
-from sfumato.experiments import ermis, runner, wang, wei
-from sfumato.experiments.paper import Experiment, Paper
-from sfumato.parallel import available_threads
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (wei.PAPER, wang.PAPER, ermis.PAPER)}
+    from sfumato.experiments.paper import Experiment, Paper
+    from sfumato.experiments.runner import Done
+
 FINDINGS_FILE = "findings.json"
 
 
@@ -41,9 +43,12 @@ class Order:
 
     @property
     def paper(self) -> Paper:
-        if self.name not in PAPERS:
-            raise SettingError(f"there is no paper {self.name!r} here; there is {', '.join(PAPERS)}")
-        return PAPERS[self.name]
+        from sfumato.experiments import ermis, wang, wei
+
+        papers = {paper.name: paper for paper in (wei.PAPER, wang.PAPER, ermis.PAPER)}
+        if self.name not in papers:
+            raise SettingError(f"there is no paper {self.name!r} here; there is {', '.join(papers)}")
+        return papers[self.name]
 
     def find(self) -> Experiment:
         """What is asked for; what is wrong with the order is said here."""
@@ -77,20 +82,24 @@ class Outcome:
 
     experiment: Experiment
     files: list[Path]
-    results: list[runner.Done]
+    results: list[Done]
     findings: dict[str, Any]
     seconds: float
 
 
-def carry_out(order: Order, console: Console) -> Outcome:
+def _carry_out(order: Order, notes: Console) -> Outcome:
     """Do what is not done yet, and write tables, settings and pictures."""
+    from sfumato.data.write import replacing
+    from sfumato.experiments import runner
+    from sfumato.parallel import available_threads
+
     experiment = order.find()
     folder = order.folder(experiment)
     # Where data are missing, this says so before any work.
     shared = experiment.shared_settings()
     kept = runner.JobsFile(folder, f"{order.name} {experiment.title}", shared)
     begin = perf_counter()
-    done = runner.run_jobs(experiment.jobs(), experiment.do_job, kept, console, order.processes)
+    done = runner.run_jobs(experiment.jobs(), experiment.do_job, kept, notes, order.processes)
     results = experiment.complete(done)
     seconds = perf_counter() - begin
     settings = {
@@ -113,7 +122,9 @@ def carry_out(order: Order, console: Console) -> Outcome:
     return Outcome(experiment, files, results, findings, seconds)
 
 
-def to_json(outcome: Outcome) -> dict[str, Any]:
+def _to_json(outcome: Outcome) -> dict[str, Any]:
+    from sfumato.experiments import runner
+
     headings = outcome.experiment.headings
     return {
         "files": [str(path) for path in outcome.files],
@@ -136,5 +147,57 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def tables(outcome: Outcome) -> list[Table | str]:
-    return outcome.experiment.tables(outcome.results)
+@command(
+    "Make a paper's figures and tables again.",
+    "sfumato reproduce wei --figure 2 --quick --out wei-figure-2",
+)
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="Which paper: wei, wang or ermis.")],
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3, 6.5, 6.6, 6.7 for ermis."
+        ),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5 for ermis."),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of wang: noise, stream, private or topics."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few repetitions and budgets: within two minutes.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for pictures and tables; wei-figure-2 for example.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", help="Fits side by side; as many as cores by default.")
+    ] = None,
+    repetitions: Annotated[
+        int | None, typer.Option(metavar="N", help="By default the paper's, such as 10.")
+    ] = None,
+    scaling: Annotated[
+        str | None,
+        typer.Option(help="Of wei's invented truth: minmax, to [0, 1], as by default, or magnitude."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a paper's figures, tables or experiments again: as printed, and beside them what we get.
+
+    Fits that are done are kept in the folder: a run that was interrupted goes on where it ended.
+    """
+    named = {"figure": figure, "table": table, "experiment": experiment, "scaling": scaling}
+    given = {name: value for name, value in named.items() if value is not None}
+    order = Order(paper, given, quick, out, repetitions, processes)
+    outcome = _carry_out(order, console(stderr=True))
+    if as_json:
+        typer.echo(json.dumps(_to_json(outcome)))
+        return
+    screen = console()
+    for part in outcome.experiment.tables(outcome.results):
+        screen.print(part)
+    for file in outcome.files:
+        screen.print(f"wrote {file}")

@@ -1,0 +1,356 @@
+"""``sfumato complete``: fit a model to a file and save it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sfumato.cli import options
+from sfumato.cli.command import command
+from sfumato.cli.common import console, notes_unless, write_factors_beside
+from sfumato.cli.options import DEFAULT_RANK, Duplicates, FactorFormat, ModelName
+from sfumato.cli.privacy import Promise, Release, public_shape
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sfumato.data.tensor import Mode, SparseTensor
+    from sfumato.estimators import TensorEstimator
+    from sfumato.privacy.settings import Privacy
+    from sfumato.report import Result
+    from sfumato.tuning import PrivateSearch
+
+DEFAULT_TUCKER_RANK = 4
+
+
+class SolverName(StrEnum):
+    als = "als"
+    sgd = "sgd"
+    minibatch = "minibatch"
+    sequential = "sequential"
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What to fit, as asked for on the command line."""
+
+    model: ModelName
+    rank: int | None
+    ranks: list[int] | None
+    solver: SolverName
+    rounds: int | None
+    duplicates: Duplicates
+    seed: int
+    threads: int | None
+    privacy: Privacy | None = None
+    tune_rank: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tune_rank and (self.ranks or self.rank is not None):
+            raise typer.BadParameter("give --tune-rank or a rank, not both", param_hint="--tune-rank")
+        if self.tune_rank and self.privacy is None:
+            raise typer.BadParameter(
+                "it pays for the choice from a private fit's budget: give --epsilon",
+                param_hint="--tune-rank",
+            )
+        if self.ranks and self.rank is not None:
+            raise typer.BadParameter("give --rank or --ranks, not both", param_hint="--ranks")
+        if self.ranks and self.model == ModelName.cp:
+            raise typer.BadParameter(
+                "a CP model has one rank, --rank; several belong to --model tucker", param_hint="--ranks"
+            )
+
+    @property
+    def given_ranks(self) -> int | list[int] | None:
+        """The rank or ranks asked for; None leaves them to the estimator."""
+        return self.ranks or self.rank
+
+    def ranks_in_words(self, shape: Sequence[int]) -> str:
+        """The ranks asked for; by default the usual ones, as far as the shape allows."""
+        ranks = self.given_ranks
+        if ranks is None and self.plans_rank:
+            return "planned rank"
+        if ranks is None and self.model == ModelName.cp:
+            ranks = min(DEFAULT_RANK, *shape)
+        elif ranks is None:
+            ranks = [min(DEFAULT_TUCKER_RANK, size) for size in shape]
+        return f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
+
+    @property
+    def plans_rank(self) -> bool:
+        """Whether the rank, where none is given, follows from the budget."""
+        return self.privacy is not None and self.privacy.method in ("auto", "alternating")
+
+    def estimator(self, *, rounds: int | None, progress: Any) -> TensorEstimator:
+        from sfumato.estimators import CP, Tucker
+        from sfumato.solvers import SOLVERS
+
+        solver: Any = SOLVERS[self.solver.value]()
+        if rounds is not None:
+            solver = replace(solver, **{"sweeps" if hasattr(solver, "sweeps") else "passes": rounds})
+        settings: dict[str, Any] = {
+            "solver": solver if self.privacy is None else "als",
+            "privacy": self.privacy,
+            "unseen": "error" if self.privacy is None else "bias",  # labels may be left out
+            "duplicates": self.duplicates.value,
+            "seed": self.seed,
+            "threads": self.threads,
+            "progress": progress,
+        }
+        kind: Any = CP if self.model == ModelName.cp else Tucker
+        estimator: TensorEstimator = kind(self.given_ranks, **settings)
+        return estimator
+
+    def private_estimator(self, progress: Any) -> TensorEstimator | PrivateSearch:
+        """One estimator, or a search among several ranks."""
+        from sfumato.tuning import PrivateSearch
+
+        if not self.tune_rank:
+            return self.estimator(rounds=None, progress=progress)
+        assert self.privacy is not None
+        orders = [replace(self, rank=rank, tune_rank=None) for rank in self.tune_rank]
+        candidates = [order.estimator(rounds=None, progress=progress) for order in orders]
+        return PrivateSearch(candidates, self.privacy)
+
+    def name_for(self, shape: Sequence[int]) -> str:
+        if self.tune_rank:
+            kind = "CP" if self.model == ModelName.cp else "Tucker"
+            return f"{kind}, best rank of {' '.join(map(str, self.tune_rank))}"
+        how = self.solver.value if self.privacy is None else f"method {self.privacy.method}"
+        return f"{'CP' if self.model == ModelName.cp else 'Tucker'}, {self.ranks_in_words(shape)}, {how}"
+
+
+def _rank(text: str) -> int | None:
+    """A whole number; ``auto`` is the same as none."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"a rank is a whole number, or auto; got {text!r}") from None
+
+
+@command(
+    "Fit a model to a file and save it.",
+    "sfumato complete ratings.csv --modes user item day --value rating \\",
+    "    --bounds 1 5 --bin day=day --rank 8 --test 0.2 --out model",
+)
+def complete(
+    file: options.File,
+    out: options.OutFolder,
+    *,
+    columns: options.Columns,
+    model: options.ModelKind = ModelName.cp,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            metavar="INT|auto",
+            parser=_rank,
+            help="Components of a CP model; a Tucker model's rank in every mode. Of a private fit with "
+            "--method auto the most to use; by default the plan chooses.",
+        ),
+    ] = None,
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option(metavar="INT...", help="A Tucker model's ranks, one per mode: --ranks 5 5 2."),
+    ] = None,
+    solver: Annotated[SolverName, typer.Option(help="How it is fitted.")] = SolverName.als,
+    rounds: Annotated[int | None, typer.Option(help="Sweeps (als) or passes (the others).")] = None,
+    test: Annotated[
+        float | None, typer.Option(help="Share of the entries to hold out and measure errors at.")
+    ] = None,
+    duplicates: options.DuplicatePolicy = Duplicates.error,
+    seed: options.FitSeed = 0,
+    threads: options.Threads = None,
+    promise: Promise,
+    release: Release,
+    factors: options.Factors = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Fit a model to the entries of FILE and save it, to predict any cell.
+
+    Without --epsilon the result is not private. With it, the folder holds `release`, which is safe to
+    hand out and says what it promises, and, where rows stay with their owners, `owner`, which is not.
+
+    With --test, errors are measured at held-out entries. Without privacy, the model that is saved is
+    then fitted to all entries; a private one stays as it is, for a second fit would cost again. The
+    errors are for you alone: no guarantee covers them.
+    """
+    from sfumato.data import prepare
+    from sfumato.demo import NOT_PRIVATE
+    from sfumato.store import check_destination
+
+    privacy, tune_rank = promise.settings(columns.bounds, release), release.tune_rank
+    order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank)
+    check_destination(out)
+    tensor = columns.read(file)
+    notes = notes_unless(quiet)
+    if privacy is None:
+        # Merged before the entries are divided, or one cell could lie on both sides.
+        prepare.check_values(tensor)
+        tensor = prepare.merge_duplicates(tensor, duplicates.value)
+        estimator, results = _fit(order, tensor, test, notes)
+    else:
+        estimator, results = _fit_privately(order, tensor, test, notes)
+    written = _save(estimator, out, factors, release.force)
+    if as_json:
+        typer.echo(json.dumps(_complete_json(file, order, tensor, test, estimator, results, written)))
+    else:
+        _print_completed(tensor, estimator, results, written)
+    if privacy is None:
+        typer.echo(NOT_PRIVATE, err=True)
+
+
+def _fit(
+    order: _Order, tensor: SparseTensor, test: float | None, notes: Console
+) -> tuple[TensorEstimator, list[Result]]:
+    """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
+    from sfumato import report
+    from sfumato.estimators import Biases
+
+    parts = None if test is None else tensor.split(test, seed=order.seed)
+    name = order.name_for(tensor.shape)
+    _say_what_was_chosen(order, tensor.modes, tensor.shape, notes)
+    probe = order.estimator(rounds=1, progress=None)
+    report.warm_up([Biases(), probe], tensor)
+    results = []
+    with report.FitProgress(notes) as progress:
+        estimator = order.estimator(rounds=order.rounds, progress=progress)
+        if parts is not None:
+            rivals = {"bias predictor": Biases(progress=progress), name: estimator}
+            results = report.compare(rivals, *parts, announce=progress.begin)
+        progress.begin(f"{name}: all entries")
+        return estimator.fit(tensor), results
+
+
+def _fit_privately(
+    order: _Order, tensor: SparseTensor, test: float | None, notes: Console
+) -> tuple[TensorEstimator, list[Result]]:
+    """One private fit, to all entries or to those not held out."""
+    from sfumato import report
+    from sfumato.data import prepare
+    from sfumato.estimators import Biases
+
+    shape = public_shape(tensor.modes, order.privacy)
+    name = f"{order.name_for(shape)}, private"
+    _say_what_was_chosen(order, tensor.modes, shape, notes)
+    with report.FitProgress(notes) as progress:
+        estimator = order.private_estimator(progress)
+        if test is None:
+            progress.begin(name)
+            return _best(estimator.fit(tensor)), []
+        whole = prepare.clip(tensor, tensor.bounds or (0, 1))
+        rivals = {
+            "bias predictor, not private": Biases(duplicates="mean", progress=progress),
+            name: estimator,
+        }
+        parts = prepare.split_by_label(whole, test, seed=order.seed)
+        results = report.compare(rivals, *parts, announce=progress.begin)
+        return _best(estimator), results
+
+
+def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
+    """What a search has chosen; an estimator by itself is the best of one."""
+    from sfumato.tuning import PrivateSearch
+
+    return fitted.best_estimator_ if isinstance(fitted, PrivateSearch) else fitted
+
+
+def _say_what_was_chosen(
+    order: _Order, modes: Sequence[Mode], shape: Sequence[int], notes: Console
+) -> None:
+    if order.given_ranks is None and not order.tune_rank:
+        why = "for this shape and budget" if order.plans_rank else "for this shape"
+        notes.print(f"{order.name_for(shape)}: chosen {why}, as no rank is given")
+    for mode in modes:
+        if mode.bin is None and _are_dates(mode):
+            notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
+
+
+def _are_dates(mode: Mode) -> bool:
+    """Whether all labels begin as ISO dates do."""
+    labels = [] if mode.labels is None else mode.labels.tolist()
+    return bool(labels) and all(re.match(r"\d{4}-\d\d-\d\d", str(label)) for label in labels)
+
+
+def _save(
+    estimator: TensorEstimator, out: Path, factors: FactorFormat | None, force: bool
+) -> list[Path]:
+    """Write the model, and the factors where asked for; what was written, the model first."""
+    written = [estimator.save(out, force=force)]
+    if factors is not None:
+        model = estimator.model_
+        shared = [m for m in range(model.order) if m != estimator.local_]
+        written += write_factors_beside(
+            out,
+            [model.factors[m] for m in shared],
+            [estimator.modes_[m] for m in shared],
+            factors.value,
+            [model.mode_biases[m] for m in shared],
+        )
+    return written
+
+
+def _complete_json(
+    file: Path,
+    order: _Order,
+    tensor: SparseTensor,
+    test: float | None,
+    estimator: TensorEstimator,
+    results: list[Result],
+    written: list[Path],
+) -> dict[str, Any]:
+    guarantee = estimator.guarantee_
+    described = {
+        "file": str(file),
+        "modes": {mode.name: mode.size for mode in tensor.modes},
+        "entries": tensor.n_entries,
+        "density": tensor.density,
+        "bounds": tensor.bounds,
+        "model": order.model.value,
+        "ranks": list(estimator.model_.ranks),
+        "seed": order.seed,
+        "test": test,
+        "held_out": [asdict(result) for result in results],
+        "fit_seconds": estimator.fit_seconds_,
+        "private": guarantee is not None,
+        "written": [str(path) for path in written],
+    }
+    if guarantee is None:
+        return {**described, "solver": order.solver.value, "training_rmse": estimator.rmse(tensor)}
+    return {**described, "guarantee": guarantee.to_json(), "not_covered": _NOT_COVERED}
+
+
+_NOT_COVERED = "this output is for the holder of the data: the guarantee covers the release folder alone"
+
+
+def _print_completed(
+    tensor: SparseTensor, estimator: TensorEstimator, results: list[Result], written: list[Path]
+) -> None:
+    from sfumato.report import results_table
+
+    screen = console()
+    shape = " x ".join(f"{mode.name} {mode.size:,}" for mode in tensor.modes)
+    screen.print(f"{shape}: {tensor.n_entries:,} entries, {tensor.density:.3g} of all cells")
+    if results:
+        screen.print()
+        screen.print(results_table(results))
+        screen.print()
+    if estimator.guarantee_ is None:
+        screen.print(
+            f"fitted to all {tensor.n_entries:,} entries in {estimator.fit_seconds_:.2f} s, "
+            f"training RMSE {estimator.rmse(tensor):.4f}"
+        )
+    else:
+        screen.print(f"fitted in {estimator.fit_seconds_:.2f} s; {_NOT_COVERED}\n")
+        screen.print(str(estimator.guarantee_))
+        screen.print()
+    screen.print(f"wrote {', '.join(map(str, written))}")

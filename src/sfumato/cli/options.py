@@ -1,0 +1,220 @@
+"""Options that commands share, each written down once, and what they mean.
+
+What is private about a fit is said by the options of ``privacy.py``, which are groups of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sfumato.cli.common import require_columns
+
+if TYPE_CHECKING:
+    from sfumato.data.tensor import SparseTensor
+
+DEFAULT_RANK = 8
+
+# -- a file of data, and what is printed ----------------------------------------------------------
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="A .csv, .tsv, .parquet, .tns, .npz, .npy or .mat file; comes first."
+    ),
+]
+Modes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN...", help="Columns with the labels: --modes user item day."),
+]
+Value = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with the values.")]
+Bounds = Annotated[
+    tuple[float, float] | None,
+    typer.Option(metavar="LOW HIGH", help="Lowest and highest value possible: --bounds 1 5."),
+]
+Bins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bin",
+        metavar="COLUMN=BIN...",
+        help="Columns of times, cut to hour, day, week or month: --bin time=day.",
+    ),
+]
+Variable = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Which array of a .npz or .mat file.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where in a file the labels and values are."""
+
+    modes: Modes = None
+    value: Value = None
+    bounds: Bounds = None
+    bin: Bins = None
+    variable: Variable = None
+
+    def read(self, file: Path) -> SparseTensor:
+        from sfumato.data.read import read
+
+        bins = bins_by_column(self.bin)
+        require_columns(file, self.modes, self.value)
+        return read(
+            file, self.modes or None, self.value, bounds=self.bounds, bins=bins, variable=self.variable
+        )
+
+
+def bins_by_column(given: list[str] | None) -> dict[str, str]:
+    """Time bins by the columns that they cut."""
+    pairs = [text.partition("=") for text in given or []]
+    for column, _, name in pairs:
+        if not (column and name):
+            raise typer.BadParameter("give a column and a bin, as in time=day", param_hint="--bin")
+    return {column: name for column, _, name in pairs}
+
+
+# -- what is fitted -------------------------------------------------------------------------------
+
+
+class ModelName(StrEnum):
+    cp = "cp"
+    tucker = "tucker"
+
+
+class Duplicates(StrEnum):
+    error = "error"
+    mean = "mean"
+    last = "last"
+    sum = "sum"
+
+
+class FactorFormat(StrEnum):
+    csv = "csv"
+    parquet = "parquet"
+
+
+ModelKind = Annotated[ModelName, typer.Option(help="Kind of model.")]
+OutFolder = Annotated[Path, typer.Option(help="Folder for the model; an older model is replaced.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a model.")]
+DuplicatePolicy = Annotated[
+    Duplicates, typer.Option(help="What to make of several entries at one cell.")
+]
+FitSeed = Annotated[int, typer.Option(help="Of the random start and the held-out entries.")]
+Threads = Annotated[int | None, typer.Option(help="By default all cores.")]
+Factors = Annotated[
+    FactorFormat | None, typer.Option(help="Also write the factors, to the folder OUT-factors.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes.")]
+
+# -- privacy --------------------------------------------------------------------------------------
+
+
+class MethodName(StrEnum):
+    auto = "auto"
+    alternating = "alternating"
+    input = "input"
+    gradient = "gradient"
+    output = "output"
+    bias = "bias"
+    constant = "constant"
+
+
+class Analysis(StrEnum):
+    proven = "proven"
+    paper = "paper"
+
+
+Epsilon = Annotated[
+    float | None,
+    typer.Option(help="Fit privately within this budget."),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(help="Second part of the budget; without it epsilon is pure."),
+]
+UnitName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="UNIT",
+        help="What is protected: value, entry, a mode (all entries of one user), or values:MODE.",
+    ),
+]
+MaxEntries = Annotated[
+    int | None,
+    typer.Option(help="Entries of one level that are used, or values that may change."),
+]
+Method = Annotated[
+    MethodName,
+    typer.Option(help="Where the noise goes; auto picks by public numbers."),
+]
+AnalysisName = Annotated[
+    Analysis,
+    typer.Option(help="A proven guarantee, or the paper's own, claimed."),
+]
+NoiseLaw = Annotated[
+    str,
+    typer.Option(metavar="LAW", help="Law of the noise, where a method has several."),
+]
+Local = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        help="Mode whose rows stay with their owners, or none; auto: the unit's own mode.",
+    ),
+]
+PublicEntries = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="About how many entries there are, if that is public."),
+]
+PublicLabels = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODE=FILE...",
+        help="Labels that everyone knows, one per line: --public-labels item=items.txt.",
+    ),
+]
+PublicUnits = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="At most how many owners there are whose rows stay with them."),
+]
+LabelsArePublic = Annotated[
+    bool,
+    typer.Option("--labels-are-public", help="The labels in FILE are public."),
+]
+PublicSpread = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="About how far values lie from their mean, if that is public."),
+]
+PublicStep = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Distance of possible values: 1 for whole stars."),
+]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option("--ledger", metavar="FILE", help="Record spending there; it adds up over fits."),
+]
+LedgerLimit = Annotated[
+    float | None,
+    typer.Option(metavar="E", help="Epsilon that a new ledger may reach."),
+]
+TuneRank = Annotated[
+    list[int] | None,
+    typer.Option(
+        metavar="INT...",
+        help="Choose among these ranks by private errors, within the budget: --tune-rank 2 4 8.",
+    ),
+]
+NoiseSeed = Annotated[
+    int | None,
+    typer.Option(metavar="INT", help="Repeatable noise, for experiments only."),
+]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Release what is only claimed, or seeded; it is marked so."),
+]

@@ -1,0 +1,87 @@
+"""``sfumato plan``: say what a private fit would do, from public numbers alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfumato.cli import options
+from sfumato.cli.command import command
+from sfumato.cli.common import console
+
+
+@command(
+    "Say what a private fit would do, and what to expect.",
+    "sfumato plan --shape 6040 3883 --entries 800000 --epsilon 1 --delta 1e-6 --unit user \\",
+    "    --bounds 1 5 --out plan.png",
+)
+def plan(
+    shape: Annotated[
+        list[int], typer.Option(metavar="INT...", help="Levels of each mode: --shape 6040 3883.")
+    ],
+    entries: Annotated[int, typer.Option(help="About how many entries there are.")],
+    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    delta: options.Delta = None,
+    unit: Annotated[
+        str, typer.Option(metavar="UNIT", help="What is protected: value, entry, a mode, values:MODE.")
+    ] = "entry",
+    modes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME...", help="Names of the modes; user and item by default."),
+    ] = None,
+    bin: Annotated[
+        list[str] | None,
+        typer.Option("--bin", metavar="MODE=BIN...", help="Modes that hold times: --bin day=day."),
+    ] = None,
+    local: options.Local = "auto",
+    max_entries: options.MaxEntries = None,
+    bounds: options.Bounds = None,
+    spread: Annotated[
+        float | None, typer.Option(metavar="S", help="About how far values lie from their mean.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="The largest rank to consider.")] = None,
+    signal: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            metavar="BIASES INTERACTIONS",
+            help="Shares of the values' variance that these are assumed to make up.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for a picture, such as plan.png.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say what a private fit would do and how accurate it is expected to be, from public numbers.
+
+    No data is read, so that it costs no privacy. Accuracy is shown for a row of budgets beside the
+    private constant and private biases, under a declared assumption of what data are like.
+    """
+    from sfumato.cli import plan_report
+
+    order = plan_report.PlanOrder(
+        shape,
+        entries,
+        epsilon,
+        delta or 0.0,
+        unit,
+        modes,
+        bin or (),
+        local,
+        max_entries,
+        bounds,
+        spread,
+        rank,
+        signal,
+    )
+    found = plan_report.rows(order)
+    if out is not None:
+        plan_report.draw(order, found, out)
+    if as_json:
+        typer.echo(json.dumps(plan_report.to_json(order, found)))
+        return
+    screen = console()
+    screen.print(plan_report.text(order, found))
+    if out is not None:
+        screen.print(f"wrote {out}")

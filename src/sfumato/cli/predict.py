@@ -1,0 +1,184 @@
+"""``sfumato predict``: add predictions of a model to a table."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sfumato.cli import options
+from sfumato.cli.command import command
+from sfumato.cli.common import columns_of
+from sfumato.errors import SettingError
+
+if TYPE_CHECKING:
+    from sfumato.coupled import Coupled
+    from sfumato.estimators import TensorEstimator
+
+
+class Unseen(StrEnum):
+    error = "error"
+    bias = "bias"
+
+
+@dataclass(frozen=True)
+class OwnEntries:
+    """Options for somebody who brings entries of their own."""
+
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Entries of somebody who may be new: a table of labels and values. Rows are solved "
+            "from them for this prediction; nothing is kept.",
+        ),
+    ] = None
+    own_mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="Whose rows own entries solve; by default the mode whose rows stay with their owners, "
+            "or the first.",
+        ),
+    ] = None
+    own_value: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column with the own values, where there are others."),
+    ] = None
+
+    def predict(self, estimator: TensorEstimator, table: Any, unseen: Unseen) -> Any:
+        from sfumato.data.read import labels_of
+
+        labels = labels_of(table, estimator.modes_)
+        return estimator.predict(
+            labels, unseen=unseen.value, own=self.own, own_mode=self.own_mode, own_value=self.own_value
+        )
+
+
+@dataclass(frozen=True)
+class OfTables:
+    """Options of models of several tables."""
+
+    relation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of a coupled model: which of its tables the cells are of."),
+    ] = None
+    reliance: Annotated[
+        bool,
+        typer.Option(
+            "--reliance",
+            help="Of a coupled model: also a column that says how much of what is known about a cell's "
+            "labels other tables know, from 0 to 1.",
+        ),
+    ] = False
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Of a coupled model by variational or langevin: also columns low and high, between "
+            "which the value lies with probability P, such as 0.9.",
+        ),
+    ] = None
+
+    def column_names(self, first: str) -> list[str]:
+        """The columns that are added, in the order of what the estimator predicts."""
+        bounds = [] if self.interval is None else ["low", "high"]
+        return [first, *bounds, *(["reliance"] if self.reliance else [])]
+
+    def predict(self, estimator: Coupled, table: Any) -> list[Any]:
+        assert self.relation is not None
+        found = estimator.predict(self.relation, table, reliance=self.reliance, interval=self.interval)
+        return list(found) if isinstance(found, tuple) else [found]
+
+
+@command(
+    "Add predictions to a table.",
+    "sfumato predict model cells.csv --out predicted.csv --unseen bias",
+    "sfumato predict model cells.csv --own my-ratings.csv --own-mode user",
+    "sfumato predict coupled cells.csv --relation ratings --reliance",
+)
+def predict(
+    folder: options.ModelFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Cells to predict: a .csv, .tsv or .parquet table.")
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; by default CSV goes to standard output.")
+    ] = None,
+    unseen: Annotated[
+        Unseen, typer.Option(help="Labels that were not in training: refuse, or use known biases.")
+    ] = Unseen.error,
+    own_entries: OwnEntries,
+    column: Annotated[str, typer.Option(help="Name of the new column.")] = "prediction",
+    of_tables: OfTables,
+) -> None:
+    """Add a column of predictions to a table that has a column of labels for each mode.
+
+    With --own, the labels of own entries are predicted by rows that are solved from these entries and
+    the model. That needs no more than a release, happens where the command runs, and costs no budget.
+
+    A coupled model has several tables: --relation says which of them the cells belong to.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    from sfumato.coupled import Coupled
+    from sfumato.data.read import read_table
+    from sfumato.data.write import write_table
+    from sfumato.estimators import load
+
+    estimator = load(folder)
+    _check_options(estimator, folder, own_entries, of_tables, unseen)
+    # All columns of a CSV file stay as they are written: 007 is not to become 7.
+    table = read_table(file, as_text=columns_of(file))
+    added = of_tables.column_names(column)
+    for name in added:
+        if name in table.column_names:
+            how = "choose another with --column" if name == column else "rename it"
+            raise SettingError(f"{file} has a column {name!r} already: {how}")
+    if isinstance(estimator, Coupled):
+        found = of_tables.predict(estimator, table)
+    else:
+        found = [own_entries.predict(estimator, table, unseen)]
+    for name, values in zip(added, found, strict=True):
+        table = table.append_column(name, pa.array(values))
+    if out is None:
+        pacsv.write_csv(table, sys.stdout.buffer)
+    else:
+        write_table(table, out)
+
+
+def _check_options(
+    estimator: Any, folder: Path, own_entries: OwnEntries, of_tables: OfTables, unseen: Unseen
+) -> None:
+    """Refuse options that the kind of model has no use for."""
+    from sfumato.coupled import Coupled
+    from sfumato.estimators import TensorEstimator
+
+    if isinstance(estimator, TensorEstimator):
+        if of_tables != OfTables():
+            raise SettingError(
+                f"{folder} is no coupled model, but one of a single table: leave out --relation, "
+                "--reliance and --interval"
+            )
+        return
+    if not isinstance(estimator, Coupled):
+        raise SettingError(f"{folder} holds components of a tensor, which predict no cells")
+    names = ", ".join(estimator.relations_)
+    if of_tables.relation is None:
+        raise SettingError(
+            f"{folder} is a coupled model: say with --relation which of its tables the cells are of, "
+            f"{names}"
+        )
+    if of_tables.relation not in estimator.relations_:
+        raise SettingError(f"{folder} has no relation {of_tables.relation!r}; its relations are {names}")
+    if own_entries != OwnEntries() or unseen == Unseen.bias:
+        raise SettingError(
+            f"{folder} is a coupled model, which has neither biases nor rows for own entries: leave out "
+            "--own, --own-mode, --own-value and --unseen bias"
+        )

@@ -1,0 +1,70 @@
+"""Commands that show something: what a file holds, what a model promises, and how all of it works."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfumato.cli import options
+from sfumato.cli.command import command
+from sfumato.cli.common import console
+from sfumato.cli.options import DEFAULT_RANK
+
+
+@command(
+    "Show what a file holds.",
+    "sfumato describe ratings.csv --modes user item --value rating --bounds 1 5",
+)
+def describe(
+    file: options.File,
+    *,
+    columns: options.Columns,
+    rank: Annotated[int, typer.Option(help="For the estimate of memory.")] = DEFAULT_RANK,
+    as_json: options.Json = False,
+) -> None:
+    """Show shape, values, duplicates and how entries spread, and the memory a fit needs."""
+    from sfumato import report
+
+    described = report.describe(columns.read(file), rank)
+    if as_json:
+        typer.echo(json.dumps(asdict(described)))
+    else:
+        console().print(report.description_text(described))
+
+
+@command(
+    "Say what a model's privacy is.",
+    "sfumato explain model",
+)
+def explain(
+    folder: options.ModelFolder,
+    as_json: options.Json = False,
+) -> None:
+    """Print the guarantee of a model: what it protects, from whom, and on which grounds."""
+    from sfumato.demo import NOT_PRIVATE
+    from sfumato.store import guarantee_of
+
+    guarantee = guarantee_of(folder)
+    if as_json:
+        typer.echo(json.dumps(None if guarantee is None else guarantee.to_json()))
+    else:
+        typer.echo(NOT_PRIVATE if guarantee is None else str(guarantee))
+
+
+@command(
+    "Complete invented ratings.",
+    "sfumato demo --out sfumato-demo",
+)
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture and the model.")] = Path(
+        "sfumato-demo"
+    ),
+) -> None:
+    """Complete ratings that come with the package; takes well under two minutes."""
+    from sfumato.demo import run_demo
+
+    run_demo(out, console())
