@@ -76,15 +76,15 @@ class Written(NamedTuple):
         return float(self._over_tiles(add, ()))
 
     def _weights(self, tile: Tile, numerator: bool, denominator: bool) -> list[Array]:
-        x, p, weights = self.cells.values[tile.place], self.p, list[Array]()
-        if (denominator or p != 0) and (numerator or p != 1):
+        """x v^-p and v^(1-p) of observed cells, as far as they are wanted."""
+        x, p, known, weights = self.cells.values[tile.place], self.p, self.cells.known, list[Array]()
+        if (denominator or p != 0) and (numerator or p != 1):  # else they do not depend on v
             values = tile.levels @ tile.designs
             np.maximum(values, self.least, out=values)
         if numerator:
-            weights.append(x if p == 0 else x / values if p == 1 else x * values**-p)
+            weights.append(x if p == 0 else x / _power(values, p))
         if denominator:
-            below = np.ones_like(x) if p == 1 else values if p == 0 else values ** (1 - p)
-            known = self.cells.known
+            below = np.ones_like(x) if p == 1 else values if p == 0 else 1 / _power(values, p - 1)
             weights.append(below if known is None else below * known[tile.place])
         return weights
 
@@ -137,3 +137,8 @@ class Written(NamedTuple):
         core = np.moveaxis(self.model.core(self.part), positions, range(len(positions)))
         others = [place for place in range(len(positions)) if place != kept]
         return np.tensordot(found, core, (others, others))
+
+
+def _power(values: Array, p: float) -> Array:
+    """Powers, without a logarithm where there is no need of one."""
+    return values if p == 1 else values * values if p == 2 else values**p
