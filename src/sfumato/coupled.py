@@ -90,11 +90,10 @@ class Coupled(Parametrised):
     def plan(self, relations: Relations) -> Plan[CoupledShape]:
         """What ``fit`` will do to relations of this shape."""
         check_count(rank=self.rank, starts=self.starts)
-        dtype = np.dtype(self.dtype)
-        if dtype not in (np.float32, np.float64):
-            raise SettingError(f"dtype must be float32 or float64, got {dtype}")
-        shape = CoupledShape.of(relations, self.rank, dtype, self.threads or available_threads())
-        solver = self._solver()
+        if self.threads is not None:
+            check_count(threads=self.threads)
+        solver, threads = self._solver(), int(self.threads or available_threads())
+        shape = CoupledShape.of(relations, int(self.rank), _precision(self.dtype), threads)
         return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
 
     def _solver(self) -> Any:
@@ -169,7 +168,7 @@ class Coupled(Parametrised):
     def _relation(self, name: str) -> tuple[RelationShape, list[Mode]]:
         if not hasattr(self, "model_"):
             raise NotFittedError("this Coupled model is not fitted yet; call fit first")
-        if name not in self.relations_:
+        if not isinstance(name, str) or name not in self.relations_:
             raise SettingError(f"there is no relation {name!r}; there are {', '.join(self.relations_)}")
         known = self.relations_[name]
         return known, [self.modes_[d] for d in known.modes]
@@ -222,7 +221,7 @@ class Coupled(Parametrised):
         """
         if y is None and not isinstance(X, SparseTensor):
             raise DataError("give a SparseTensor, or a table of labels and the values y")
-        actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
+        actual = X.values if isinstance(X, SparseTensor) else y
         predicted = self.predict(relation, X)
         if metric == "rmse":
             return -rmse(actual, predicted)
@@ -230,8 +229,8 @@ class Coupled(Parametrised):
             return auc(actual, predicted)
         if metric == "log_likelihood":
             return poisson_log_likelihood(actual, predicted)
-        name, _, k = metric.partition("@")
-        if name == "precision" and k.isdigit():
+        name, _, k = str(metric).partition("@")
+        if name == "precision" and k.isdecimal():
             return precision_at(int(k), actual, predicted)
         raise SettingError(
             f"metric is 'rmse', 'auc', 'log_likelihood' or 'precision@10', got {metric!r}"
@@ -270,7 +269,7 @@ class Coupled(Parametrised):
             method = cls(solver=solver, **stored.settings)
             method.history_ = tuple(Info(**info) for info in stored.notes["history"])
             method.fit_seconds_ = stored.notes["fit_seconds"]
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
         method.model_, method.modes_ = stored.model, stored.modes
         method.posterior_ = stored.posterior
@@ -279,6 +278,16 @@ class Coupled(Parametrised):
             for part in stored.model.parts
         }
         return method
+
+
+def _precision(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        found = np.dtype(dtype)
+    except TypeError:  # no type at all
+        found = None
+    if found not in (np.float32, np.float64):
+        raise SettingError(f"dtype must be float32 or float64, got {dtype!r}")
+    return found
 
 
 def _known(relation: Relation) -> RelationShape:

@@ -36,7 +36,7 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import PrivacyUnit, parse_unit
-from sfumato.solvers import SOLVERS, Backfitting
+from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting
 from sfumato.solvers.base import Info, PublicShape, Solver
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import assumed_scatter
@@ -693,6 +693,12 @@ def _cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:
 
 
 def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:
+    name = solver if isinstance(solver, str) else getattr(solver, "name", None)
+    if name in COUPLED_SOLVERS and name not in SOLVERS:
+        raise SettingError(
+            f"{name!r} gives samples, not one model: use sfumato.Coupled, which takes a single tensor "
+            'too, as fit({"data": tensor})'
+        )
     if not isinstance(solver, str):
         return solver
     if solver not in SOLVERS:

@@ -5,6 +5,7 @@ Every function takes what was observed first, then what was predicted, and retur
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ def poisson_log_likelihood(observed: ArrayLike, predicted: ArrayLike) -> float:
     A mean of zero makes a count above zero impossible: the result is then minus infinity.
     """
     x, v = _pair(observed, predicted)
-    if x.min() < 0 or v.min() < 0:
-        raise DataError("counts and their means cannot be negative")
+    if x.min() < 0 or v.min() < 0 or not np.isfinite([x.max(), v.max()]).all():
+        raise DataError("counts and their means are finite numbers, and none is negative")
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(x > 0, x * np.log(v), 0.0) - v - gammaln(x + 1)
     return float(terms.mean())
@@ -38,7 +39,7 @@ def poisson_log_likelihood(observed: ArrayLike, predicted: ArrayLike) -> float:
 
 def normal_log_likelihood(observed: ArrayLike, predicted: ArrayLike, deviation: float) -> float:
     """Mean log density under normal laws with the predicted means and one standard deviation."""
-    if not 0 < deviation < np.inf:
+    if not (isinstance(deviation, Real) and 0 < deviation < np.inf):
         raise SettingError(f"a standard deviation is a number above zero, got {deviation}")
     x, v = _pair(observed, predicted)
     squares = ((x - v) / deviation) ** 2
@@ -67,7 +68,7 @@ def precision_at(
 
     A group with fewer than k cells is judged by those it has. Of equal predictions the first counts.
     """
-    if int(k) != k or k < 1:
+    if not (isinstance(k, Real) and 1 <= k < np.inf and int(k) == k):
         raise SettingError(f"k must be a whole number from 1 on, got {k}")
     x, v = _pair(observed, predicted)
     names = np.zeros(len(x)) if groups is None else np.asarray(groups)
@@ -82,7 +83,10 @@ def precision_at(
 
 
 def _pair(observed: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array]:
-    x, v = np.asarray(observed, np.float64), np.asarray(predicted, np.float64)
+    try:
+        x, v = np.asarray(observed, np.float64), np.asarray(predicted, np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"values and predictions must be numbers: {error}") from error
     if x.shape != v.shape or x.ndim != 1 or not x.size:
         raise DataError(
             f"as many predictions as observed values are needed, got {v.shape} and {x.shape}"

@@ -331,10 +331,27 @@ def load_coupled(folder: str | os.PathLike[str]) -> StoredCoupled:
             for v, part in enumerate(parts)
         }
         modes = tuple(_mode_from_json(mode) for mode in description["modes"])
+        _check_coupled(path, model, modes, evidence)
         posterior = _posterior_of(description["posterior"], data, model)
         return StoredCoupled(
             model, modes, evidence, description["settings"], description["notes"], posterior
         )
+
+
+def _check_coupled(
+    path: Path, model: CoupledModel, modes: tuple[Mode, ...], evidence: dict[str, tuple[Any, ...]]
+) -> None:
+    """Kernels do not check where they read: labels, factors and parts have to fit each other."""
+    sizes = (*(mode.size for mode in modes), *(1 for part in model.parts if part.weighted))
+    fits = model.sizes == sizes and all(
+        tuple(len(counts) for counts in evidence[part.name])
+        == tuple(modes[d].size for d in part.modes[: part.order])
+        and all(d >= 0 for d in part.modes)
+        and (not part.weighted or model.sizes[part.modes[-1]] == 1)
+        for part in model.parts
+    )
+    if not fits or not model.parts:
+        raise ModelFileError(f"{path} is damaged: its factors do not fit its labels")
 
 
 def _posterior_parts(

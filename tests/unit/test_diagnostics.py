@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import SettingError
@@ -60,6 +61,60 @@ def test_rhat_does_not_depend_on_the_scale_of_measurement():
     draws = autoregressive(0.9, 2, 300)
     bulk, same = split_rhat(draws), split_rhat(3 * draws + 5)
     assert bulk == pytest.approx(same)
+
+
+def in_halves(draws):
+    half = draws.shape[1] // 2
+    return [chain for given in draws for chain in (given[:half], given[-half:])]
+
+
+def scores(chains):
+    """Normal scores of ranks (Vehtari and others, Eq. 14)."""
+    pooled = np.concatenate(chains)
+    ranks = [stats.rankdata(pooled)[n * len(chains[0]) :][: len(chains[0])] for n in range(len(chains))]
+    return [stats.norm.ppf((rank - 3 / 8) / (len(pooled) + 1 / 4)) for rank in ranks]
+
+
+def variances(chains):
+    """Within chains, and of all together (their Eq. 1 to 3)."""
+    n = len(chains[0])
+    within = np.mean([chain.var(ddof=1) for chain in chains])
+    between = n * np.var([chain.mean() for chain in chains], ddof=1)
+    return within, (n - 1) / n * within + between / n
+
+
+def written_out_rhat(draws):
+    """Their Eq. 4, of ranks and of folded ranks."""
+    chains = in_halves(draws)
+    folded = [np.abs(chain - np.median(np.concatenate(chains))) for chain in chains]
+    found = [variances(scores(each)) for each in (chains, folded)]
+    return max(np.sqrt(whole / within) for within, whole in found)
+
+
+def written_out_size(draws):
+    """Their Eq. 10 and 11, with Geyer's sequence of pairs, as long as it is positive and monotone."""
+    chains = in_halves(draws)
+    n, (within, whole) = len(chains[0]), variances(chains)
+    rho = [1.0]
+    for lag in range(1, n):
+        parts = [(c[lag:] - c.mean()) @ (c[: n - lag] - c.mean()) / (n - 1) for c in chains]
+        rho.append(1 - (within - np.mean(parts)) / whole)
+    time, least = -1.0, np.inf
+    for even, odd in zip(rho[::2], rho[1::2], strict=False):
+        if even + odd <= 0:
+            break
+        least = min(least, even + odd)
+        time += 2 * least
+    size = n * len(chains)
+    return size / max(time, 1 / np.log10(size))
+
+
+@pytest.mark.parametrize("rho", [-0.97, -0.4, 0.0, 0.6, 0.95])
+@pytest.mark.parametrize("length", [21, 200])
+def test_both_are_their_formulas_written_out(rho, length):
+    draws = autoregressive(rho, 3, length, seed=2) ** 3
+    assert split_rhat(draws) == pytest.approx(written_out_rhat(draws), rel=1e-10)
+    assert effective_size(draws) == pytest.approx(written_out_size(draws), rel=1e-8)
 
 
 def test_constant_chains():

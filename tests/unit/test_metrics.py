@@ -88,7 +88,12 @@ def test_precision_at_k(generator, k):
         (lambda: metrics.rmse([1, np.nan], [1, 2]), DataError, "NaN"),
         (lambda: metrics.poisson_log_likelihood([-1], [1]), DataError, "negative"),
         (lambda: metrics.normal_log_likelihood([1], [1], 0.0), SettingError, "above zero"),
+        (lambda: metrics.rmse(["a"], [1]), DataError, "must be numbers"),
+        (lambda: metrics.poisson_log_likelihood([1], [np.inf]), DataError, "finite"),
+        (lambda: metrics.normal_log_likelihood([1], [1], "1"), SettingError, "above zero"),
         (lambda: metrics.precision_at(0, [1], [1]), SettingError, "whole number"),
+        (lambda: metrics.precision_at(np.nan, [1], [1]), SettingError, "whole number"),
+        (lambda: metrics.precision_at("all", [1], [1]), SettingError, "whole number"),
         (lambda: metrics.precision_at(1, [1, 0], [1, 2], [1]), DataError, "groups"),
     ],
 )

@@ -25,6 +25,7 @@ Absent = Literal["missing", "zero"]
 Structure = Literal["cp", "tucker"]
 _T = TypeVar("_T")
 MOST_DIVERGENCE = 3.0
+_MOST_CELLS = 2**63  # that are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,8 @@ class Relations(Mapping[str, Relation]):
         if not isinstance(tensors, Mapping) or not tensors:
             raise SettingError('give tensors by name: Relations({"visits": tensor, ...})')
         for name, tensor in tensors.items():
+            if not isinstance(name, str):
+                raise SettingError(f"names of relations are text, got {name!r}")
             if not isinstance(tensor, SparseTensor):
                 raise DataError(f"relation {name!r} is no SparseTensor: read it with sfumato.read")
         self.modes = _shared_modes(tensors)
@@ -193,11 +196,7 @@ def _relation(
         raise SettingError(f"the structure of {name!r} is 'cp' or 'tucker', got {structure!r}")
     if absent not in get_args(Absent):
         raise SettingError(f"absent cells of {name!r} are 'missing' or 'zero', got {absent!r}")
-    if not (isinstance(divergence, Real) and 0 <= divergence <= MOST_DIVERGENCE):
-        raise SettingError(
-            f"the divergence of {name!r} is a number between 0 and 3 (0 Euclidean, 1 Kullback-Leibler, "
-            f"2 Itakura-Saito), got {divergence!r}"
-        )
+    check_divergence(name, divergence)
     if dispersion is not None and not (isinstance(dispersion, Real) and 0 < dispersion < np.inf):
         raise SettingError(
             f"the dispersion of {name!r} is a number above zero, or None, got {dispersion!r}"
@@ -207,9 +206,23 @@ def _relation(
     known = ~np.isnan(aligned.values)
     if not known.any():
         raise DataError(f"relation {name!r} has no value that was observed: leave it out")
+    if absent == "zero" and prod(aligned.shape) >= _MOST_CELLS:
+        raise DataError(
+            f"relation {name!r} has {prod(aligned.shape):.1e} cells, too many to count as zeros: leave "
+            "modes out, or use absent='missing'"
+        )
     unknown = aligned.coordinates[:, ~known]
     kept = aligned if known.all() else aligned.take(known)
     return Relation(name, kept, unknown, own, structure, float(divergence), dispersion, absent)
+
+
+def check_divergence(name: str, divergence: float) -> None:
+    """Refuse a p for which there are no updates."""
+    if not (isinstance(divergence, Real) and 0 <= divergence <= MOST_DIVERGENCE):
+        raise SettingError(
+            f"the divergence of {name!r} is a number between 0 and 3 (0 Euclidean, 1 Kullback-Leibler, "
+            f"2 Itakura-Saito), got {divergence!r}"
+        )
 
 
 # -- labels ---------------------------------------------------------------------------------------

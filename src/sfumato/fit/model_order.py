@@ -40,17 +40,20 @@ def choose_rank(
     The bound prefers too few components to too many where the data are sparse: what they do not show
     is not there. It looks at the data, so a private fit must not use it.
     """
-    tried, method = list(dict.fromkeys(ranks)), solver or Variational()
+    method = Variational() if solver is None else solver
+    if not isinstance(method, Variational):
+        raise SettingError(f"only variational Bayes has a bound to choose by, got {method!r}")
+    tried = list(dict.fromkeys(ranks)) if isinstance(ranks, Iterable) else []
     if not tried:
-        raise SettingError("give ranks to choose from, such as range(1, 7)")
-    check_count(**{f"rank {rank}": rank for rank in tried})
+        raise SettingError(f"give ranks to choose from, such as range(1, 7), got {ranks!r}")
+    check_count(threads=threads, **{f"rank {rank}": rank for rank in tried})
     coupled = relations if isinstance(relations, Relations) else Relations(relations)
     for relation in coupled.values():
         method.check(relation)
     site = CoupledSite(coupled, threads, np.dtype(np.float64))
     fits = dict[int, Fit]()
     for rank in tried:
-        shape = CoupledShape.of(coupled, rank, np.float64, threads)
+        shape = CoupledShape.of(coupled, int(rank), np.float64, threads)
         fits[rank] = carry_out(Plan(shape, method, seed, starts, method.tolerance), site)
     bounds = {rank: -float(fit.history[-1].objective or 0.0) for rank, fit in fits.items()}
     best = max(bounds, key=lambda rank: bounds[rank])

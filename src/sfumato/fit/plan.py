@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import DivergedError, Info, PublicShape
+from sfumato.solvers.base import DivergedError, Info, PublicShape, check_count
 from sfumato.solvers.coupled import CoupledShape
 
 _Shape = TypeVar("_Shape", PublicShape, CoupledShape)
@@ -33,26 +34,29 @@ class Plan(Generic[_Shape]):
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        if int(self.starts) != self.starts or self.starts < 1:
-            raise SettingError(f"starts must be a whole number from 1 on, got {self.starts}")
-        if self.tolerance is not None and not self.tolerance > 0:
+        check_count(starts=self.starts)
+        if not (isinstance(self.seed, int | np.integer) and self.seed >= 0):
+            raise SettingError(f"seed must be a whole number from 0 on, got {self.seed!r}")
+        given = self.tolerance is not None
+        if given and not (isinstance(self.tolerance, Real) and self.tolerance > 0):
             raise SettingError(f"tolerance must be above zero, got {self.tolerance}")
 
     @property
     def rounds(self) -> int:
         """Questions put to the data, over all starts."""
-        return self.starts * int(self.solver.rounds(self.shape))
+        return int(self.starts) * int(self.solver.rounds(self.shape))
 
     def explain(self) -> str:
         """The plan in words."""
         stop = "" if self.tolerance is None else f", until it gains less than {self.tolerance:g}"
         again = "" if self.starts == 1 else f", from {self.starts} starts, the best one kept"
-        assert isinstance(self.shape, PublicShape)
         return f"{model_in_words(self.shape)}; {self.solver}{stop}{again}. Not private."
 
 
-def model_in_words(shape: PublicShape) -> str:
+def model_in_words(shape: PublicShape | CoupledShape) -> str:
     """What kind of model of what shape."""
+    if isinstance(shape, CoupledShape):
+        return _relations_in_words(shape)
     sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in shape.modes)
     model = shape.make_model(shape.sizes, shape.dtype)
     ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(model.ranks))
@@ -60,6 +64,15 @@ def model_in_words(shape: PublicShape) -> str:
     extras = " and ".join(part for part in parts if part)
     kind = f"{type(model).__name__} of {ranks}{' with ' + extras if extras else ''}"
     return f"{sizes}: {kind}, {model.rows.dtype}"
+
+
+def _relations_in_words(shape: CoupledShape) -> str:
+    parts = "; ".join(
+        f"{part.name} {'Tucker' if part.tucker else 'CP'} of "
+        + " x ".join(f"{shape.modes[d].name} {shape.sizes[d]:,}" for d in part.modes[: part.order])
+        for part in shape.parts
+    )
+    return f"{parts}: rank {shape.rank}, {np.dtype(shape.dtype)}"
 
 
 class Fit(NamedTuple):
@@ -79,7 +92,7 @@ Progress = Callable[[int, int, Info], None]
 def carry_out(plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None = None) -> Fit:
     """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
     fits = []
-    for start in range(plan.starts):
+    for start in range(int(plan.starts)):
         try:
             fits.append(_one_start(replace(plan, seed=plan.seed + start), site, progress, start))
         except DivergedError:
@@ -101,8 +114,8 @@ def _one_start(
     plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None, start: int
 ) -> Fit:
     solver, history = plan.solver, list[Info]()
-    rounds = solver.rounds(plan.shape)
-    state = solver.init(plan.seed, plan.shape)
+    state = solver.init(plan.seed, plan.shape)  # which checks the settings
+    rounds = int(solver.rounds(plan.shape))  # a whole float will do
     for number in range(rounds):
         query = solver.ask(state)
         state, info = solver.update(state, solver.answer(query, site))

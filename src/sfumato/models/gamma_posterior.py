@@ -8,6 +8,7 @@ Tucker part.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -81,8 +82,8 @@ class GammaPosterior:
 
         Those of the Gamma law with the same mean and variance.
         """
-        if not 0 < level < 1:
-            raise SettingError(f"the level of an interval lies between 0 and 1, got {level}")
+        if not (isinstance(level, Real) and 0 < level < 1):
+            raise SettingError(f"the level of an interval lies between 0 and 1, got {level!r}")
         mean = np.maximum(self.predict(part, coordinates, threads=threads), 1e-300)
         variance = np.maximum(self.variance(part, coordinates, threads=threads), 1e-300)
         low, high = (

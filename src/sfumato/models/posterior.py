@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
+from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -120,8 +121,8 @@ class Posterior:
 
         With ``observation`` bounds for a new observation of the cell, noise included.
         """
-        if not 0 < level < 1:
-            raise SettingError(f"the level of an interval lies between 0 and 1, got {level}")
+        if not (isinstance(level, Real) and 0 < level < 1):
+            raise SettingError(f"the level of an interval lies between 0 and 1, got {level!r}")
         generator = np.random.default_rng(seed)
         low, high = np.empty((2, coordinates.shape[1]))
         piece = max(1, _PIECE // (self.n_chains * self.n_draws))

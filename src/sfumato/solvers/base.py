@@ -217,7 +217,7 @@ def random_start(model: Multilinear, prior_means: Sequence[float], scale: float,
 def check_positive(**settings: float) -> None:
     """Each setting a finite number above zero."""
     for name, value in settings.items():
-        if not (np.isfinite(value) and value > 0):
+        if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
             raise SettingError(f"{name} must be a number above zero, got {value}")
 
 

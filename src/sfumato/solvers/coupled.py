@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,12 +75,13 @@ class CoupledShape:
         names = [mode.name for mode in self.modes] + [
             f"core of {part.name}" for part in self.parts if part.tucker
         ]
-        if not isinstance(setting, Mapping):
-            return [setting] * len(names)
-        unknown = set(setting) - set(names)
+        by_name = setting if isinstance(setting, Mapping) else dict.fromkeys(names, setting)
+        unknown = set(by_name) - set(names)
         if unknown:
             raise SettingError(f"{what} names {sorted(unknown)}, but there are {', '.join(names)}")
-        return [setting.get(name) for name in names]
+        if not all(each is None or isinstance(each, Real) for each in by_name.values()):
+            raise SettingError(f"{what} is a number, or numbers by mode name, got {setting!r}")
+        return [by_name.get(name) for name in names]
 
 
 class Block(NamedTuple):

@@ -42,6 +42,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
+from numbers import Real
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -192,6 +193,7 @@ class Langevin:
         return self.burn_in + self.samples * self.thin
 
     def rounds(self, shape: PublicShape | CoupledShape) -> int:  # noqa: ARG002
+        self._check()
         return self.steps + ceil(self.burn_in / self.thin) + self.samples
 
     def sample_bytes(self, shape: PublicShape | CoupledShape) -> int:
@@ -275,24 +277,31 @@ class Langevin:
             if getattr(self, what) not in get_args(choices):
                 known = ", ".join(get_args(choices))
                 raise SettingError(f"{what} is one of {known}, got {getattr(self, what)!r}")
-        check_count(samples=self.samples, thin=self.thin, chains=self.chains)
-        if self.burn_in:
-            check_count(burn_in=self.burn_in)
+        counts: dict[str, Any] = {"samples": self.samples, "thin": self.thin, "chains": self.chains}
+        if self.burn_in != 0:
+            counts["burn_in"] = self.burn_in
         if self.batch is not None and self.batch != "all":
-            check_count(batch=self.batch)
-        if self.decay != 0 and not 0.5 < self.decay <= 1:
+            counts["batch"] = self.batch
+        check_count(**counts)
+        for what, count in counts.items():
+            if not isinstance(count, int | np.integer):
+                raise SettingError(f"{what} must be an integer, got {count!r}")
+        if not (isinstance(self.decay, Real) and (self.decay == 0 or 0.5 < self.decay <= 1)):
             raise SettingError(
                 "decay is above 0.5, or the squares of the steps would have no finite sum, and 1 at "
                 f"most, or the steps would have one; got {self.decay}. 0 keeps steps constant, for "
                 "samples from near the posterior"
             )
+        given = {"step": self.step, "offset": self.offset, "dispersion": self.dispersion}
+        check_positive(**{what: value for what, value in given.items() if value is not None})
+        check_positive(start_scale=self.start_scale)
         if self.preconditioner == "curvature" and self.step is not None and self.step > 1:
             raise SettingError(f"steps by curvature are at most 1, got {self.step}")
-        given = {"step": self.step, "offset": self.offset, "start_scale": self.start_scale}
-        check_positive(**{what: value for what, value in given.items() if value is not None})
         for what in ("precision_prior", "noise_prior"):
-            shape, rate = getattr(self, what)
-            check_positive(**{f"the shape of {what}": shape, f"the rate of {what}": rate})
+            pair = getattr(self, what)
+            if np.shape(pair) != (2,):
+                raise SettingError(f"{what} is a shape and a rate, got {pair!r}")
+            check_positive(**{f"the shape of {what}": pair[0], f"the rate of {what}": pair[1]})
 
     def _check_shape(self, shape: CoupledShape) -> None:
         wanted = _DIVERGENCE[self.model]
@@ -331,14 +340,16 @@ class Langevin:
     def _known(self, shape: CoupledShape) -> list[float | None]:
         """The precision of every block where it is not sampled."""
         known = shape.per_mode(self.prior_precision, "prior_precision")
-        check_positive(prior_precision=min((k for k in known if k is not None), default=1.0))
+        for each in known:
+            check_positive(prior_precision=1.0 if each is None else each)
         return known
 
     def _gamma(self, shape: CoupledShape) -> list[tuple[float, float]]:
         """Shape and rate of the Gamma prior of every block."""
         shapes = [1.0 if a is None else a for a in shape.per_mode(self.prior_shape, "prior_shape")]
         means = [1.0 if b is None else b for b in shape.per_mode(self.prior_mean, "prior_mean")]
-        check_positive(prior_shape=min(shapes), prior_mean=min(means))
+        for a, b in zip(shapes, means, strict=True):
+            check_positive(prior_shape=a, prior_mean=b)
         return [(a, a / b) for a, b in zip(shapes, means, strict=True)]
 
     def _start(self, shape: CoupledShape, seed: int, number: int) -> Chain:

@@ -11,6 +11,11 @@ smallest exponent of theirs, 1 / p from p = 1 on, as a precaution: for them noth
 
 A Gamma prior of shape A and mean B on every parameter adds (A - 1) / factor to the numerator (for A < 1
 its negative to the denominator) and A / B to the denominator: the posterior mode (MAP).
+
+What is lowered, and reported, is minus the logarithm of likelihood and priors up to a constant,
+
+    sum_v divergence_v / phi_v  +  sum over estimated phi_v of cells_v / 2 log phi_v
+                                +  sum over parameters with a prior of A / B theta - (A - 1) log theta.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
-from sfumato.data.relations import Relation
+from sfumato.data.relations import Relation, check_divergence
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.multilinear import Multilinear
@@ -93,7 +98,7 @@ class Multiplicative:
     divergence : p for a single tensor; relations say their own.
     prior_shape, prior_mean : of a Gamma prior on every parameter, one for all or by mode name; None for
         no prior (maximum likelihood).
-    tolerance : stop when a sweep lowers the divergence by a smaller part than this.
+    tolerance : stop when a sweep lowers the objective by a smaller part than this.
     """
 
     sweeps: int = 100
@@ -107,6 +112,7 @@ class Multiplicative:
         return self.sweeps * (len(self._shape(shape).blocks) + 1)
 
     def _shape(self, shape: PublicShape | CoupledShape) -> CoupledShape:
+        check_divergence("tensor", self.divergence)
         return coupled_shape(shape, self.divergence, _WHAT)
 
     def check(self, relation: Relation) -> None:
@@ -153,20 +159,22 @@ class Multiplicative:
         return replace(state, round=state.round + 1), Info(done)
 
     def _end_sweep(self, state: State, found: Divergences) -> tuple[State, Info]:
-        dispersions = state.dispersions.copy()
+        dispersions, objective = state.dispersions.copy(), self._prior_objective(state)
         for v, phi in enumerate(state.shape.dispersions):
             if phi is None:  # the most likely one, by the saddlepoint form of Tweedie laws
                 dispersions[v] = max(2 * found.sums[v] / found.cells[v], 1e-12)
-        objective = float((found.sums / state.dispersions).sum())
+                objective += found.cells[v] / 2 * np.log(dispersions[v])
+        objective += float((found.sums / dispersions).sum())
         done = state.round // (len(state.shape.blocks) + 1) + 1
         new = replace(state, dispersions=dispersions, round=state.round + 1)
         return new, Info(done, objective=objective)
 
     def finish(self, state: State) -> CoupledModel | Multilinear:
-        """Rows that no observed cell speaks of become the average of their mode."""
+        """Rows that no observed cell speaks of become the average of their mode, if it has no prior."""
+        priors = self._priors(state.shape)
         for mode, seen in enumerate(state.seen):
             factor = state.model.factor(mode)
-            if seen.any() and not seen.all() and self.prior_shape is None:
+            if seen.any() and not seen.all() and priors[mode] is None:
                 factor[~seen] = factor[seen].mean(axis=0)
         return finished(state.model, state.given)
 
@@ -200,6 +208,15 @@ class Multiplicative:
         a, rate = prior
         pull = (a - 1) / np.maximum(parameters, _LEAST)
         return above + np.maximum(pull, 0.0), below + rate + np.maximum(-pull, 0.0)
+
+    def _prior_objective(self, state: State) -> float:
+        """Minus the logarithm of all priors, up to a constant."""
+        total = 0.0
+        for block, prior in zip(state.shape.blocks, self._priors(state.shape), strict=True):
+            if prior is not None:
+                (a, rate), values = prior, values_of(state.model, block).astype(np.float64)
+                total += float((rate * values - (a - 1) * np.log(values)).sum())
+        return total
 
     def _exponent(self, shape: CoupledShape) -> float:
         largest = max(shape.divergences)

@@ -67,6 +67,35 @@ def test_labels_are_aligned_where_each_knows_only_some():
     assert relations["ratings"].observed_counts(0).tolist() == [1, 0, 1]
 
 
+def test_a_relation_may_be_reached_through_others():
+    """In whatever order: the second shares no mode with the first, but one with the third."""
+    shops = numbered(("feature", "shop"), (5, 2))
+    relations = sf.Relations({"trips": TRIPS, "shops": shops, "features": FEATURES})
+    np.testing.assert_array_equal(relations.coupling, [[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0]])
+
+
+def timed(days, bin, other):
+    """A tensor with a mode of times."""
+    import pyarrow as pa
+
+    table = pa.table({"day": days, other: ["x", "y"], "value": [1.0, 2.0]})
+    return sf.read(table, ["day", other], "value", bins={"day": bin}, bounds=(0.0, 5.0))
+
+
+def test_times_are_aligned_by_their_bin():
+    one = timed(["2024-01-01 10:00", "2024-01-03 11:00"], "day", "item")
+    other = timed(["2024-01-03 23:00", "2024-01-02 12:00"], "day", "club")
+    relations = sf.Relations({"a": one, "b": other})
+    days = relations.modes[0]
+    assert (days.bin, days.size) == ("day", 3)
+    tensor = relations["b"].tensor
+    assert set(zip(tensor.coordinates[0].tolist(), tensor.values.tolist(), strict=True)) == {
+        (2, 1.0),
+        (1, 2.0),
+    }
+    assert relations["b"].tensor.bounds == (0.0, 5.0)
+
+
 def test_numbers_and_text_mean_the_same_labels():
     numbers = labelled({"user": [10, 20], "item": [1, 2]}, [1.0, 2.0])
     text = labelled({"user": ["20", "x"], "club": ["p", "q"]}, [3.0, 4.0])
@@ -114,6 +143,22 @@ def test_settings_are_for_all_or_by_name():
 BAD = [
     (lambda: sf.Relations({}), SettingError, "by name"),
     (lambda: sf.Relations({"a": np.ones((2, 2))}), DataError, "SparseTensor"),
+    (lambda: sf.Relations({1: TRIPS}), SettingError, "names of relations are text, got 1"),
+    (
+        lambda: sf.Relations(
+            {
+                "a": timed(["2024-01-01", "2024-01-03"], "day", "item"),
+                "b": timed(["2024-01-01", "2024-01-03"], "month", "club"),
+            }
+        ),
+        DataError,
+        "mode 'day' has times by day in 'a' and by month in 'b'",
+    ),
+    (
+        lambda: sf.Relations({"a": numbered("abcdef", (10_000,) * 6, [(0,) * 6])}, absent="zero"),
+        DataError,
+        "1.0e.24 cells, too many to count",
+    ),
     (
         lambda: sf.Relations({"a": TRIPS, "b": numbered(("user", "club"), (9, 2))}),
         DataError,

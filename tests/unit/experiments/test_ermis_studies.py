@@ -17,6 +17,8 @@ from sfumato.experiments import ermis, ermis_data
 from sfumato.experiments.ermis_data import AS_PRINTED, LINKS, SHARED, by_means, by_visits
 from sfumato.experiments.runner import Done, Job, Point
 from sfumato.metrics import auc
+from sfumato.solvers.multiplicative import Multiplicative
+from sfumato.solvers.variational import Variational
 
 SHAPE = (12, 10, 3)
 CELLS = 12 * 10 * 3
@@ -253,6 +255,44 @@ def test_the_axis_p_sets_the_divergence():
         return study.do_job(Job("coupled beta", "cp", (p,), 0, study.data))[0].error
 
     assert len({found(0.0), found(1.0), found(1.5)}) == 3
+
+
+def test_repetitions_have_splits_and_starts_of_their_own():
+    study = ermis.QUICK["6.5"]
+    found = {study.do_job(Job("TF-ML", "cp", (0.6,), n, study.data))[0].error for n in range(3)}
+    assert len(found) == 3
+    simple = {study.do_job(Job(ermis.MEANS, "", (0.6,), n, study.data))[0].error for n in range(3)}
+    assert len(simple) == 3
+
+
+@pytest.mark.parametrize(
+    ("series", "solver"),
+    [
+        ("TF-ML", Multiplicative(7)),
+        ("KL, MAP", Multiplicative(7, prior_shape=2.0, prior_mean=0.5)),
+        ("CTF-VB", Variational(7, prior_shape=0.5, prior_mean=10.0)),
+        ("TF-VB, A 100, B 1", Variational(7, prior_shape=100.0, prior_mean=1.0, learn_prior=False)),
+    ],
+)
+def test_recipes_say_how_to_solve(series, solver):
+    problem = ermis_data.some_cells(0.8, 3)
+    assert ermis.fitted(problem, ermis.RECIPES[series], "cp", 7).solver == solver
+
+
+def test_recipes_say_rank_scaling_and_what_is_added():
+    problem = ermis_data.some_cells(0.8, 3)
+    recipe = ermis.RECIPES["CTF-ML, K 20"]
+    assert recipe.rank == 20
+    assert ermis.fitted(problem, replace(recipe, rank=3), "cp", 1).model_.rank == 3
+    scaled = {name: problem.relations("cp", 1.0, AS_PRINTED, name) for name in ermis_data.SCALINGS}
+    counts = ermis_data.uclaf().tables["places"].ravel()
+    np.testing.assert_array_equal(scaled["binary"]["places"].tensor.values, counts > 0)
+    np.testing.assert_allclose(scaled["largest"]["places"].tensor.values, counts / counts.max())
+    logarithms = np.log(counts + 1) / np.log(counts.max() + 1)
+    np.testing.assert_allclose(scaled["logarithm"]["places"].tensor.values, logarithms)
+    raised = problem.relations("cp", 1.0, AS_PRINTED, "binary", more=0.01)
+    for name, relation in scaled["binary"].items():
+        np.testing.assert_allclose(raised[name].tensor.values, relation.tensor.values + 0.01)
 
 
 def test_every_printed_value_belongs_to_a_row():

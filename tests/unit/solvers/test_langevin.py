@@ -1,22 +1,25 @@
 """Langevin dynamics: gradients against the log density, batches, schedules, and what is kept."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+import sfumato as sf
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import DataError, SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.models.posterior import Posterior
-from sfumato.solvers.base import PublicShape
+from sfumato.solvers.base import DivergedError, PublicShape
 from sfumato.solvers.coupled import CoupledShape
 from sfumato.solvers.langevin import Langevin, Losses, LossQuery, SlopeQuery, _spread
-from sfumato.solvers.langevin_kernels import slopes, slopes_reference
+from sfumato.solvers.langevin_kernels import Slopes, slopes, slopes_reference
 
 SIZES = {"user": 5, "place": 4, "act": 3, "feature": 2}
 NAMES = {"visits": ("user", "place", "act"), "trips": ("user", "place"), "places": ("place", "feature")}
@@ -145,16 +148,41 @@ def test_closed_forms_scale_steps_like_cells_written_out():
     for model in ("normal", "poisson"):
         relations, shape, site = coupled(model, "zero")
         chain = Langevin(model).init(0, shape).chains[0]
-        found = slopes(chain.model, site, np.ones(3), None, np.random.default_rng(0), True)
+        precisions = np.array([0.5, 2.0, 3.0])
+        found = slopes(chain.model, site, precisions, None, np.random.default_rng(0), True)
         full = Relations(
             {n: written_out(r.tensor) for n, r in relations.items()},
             structure={"visits": "tucker"},
             divergence=site.parts[0].divergence,
         )
         there = CoupledSite(full, 1, np.dtype(np.float64))
-        same = slopes(chain.model, there, np.ones(3), None, np.random.default_rng(0), True)
+        same = slopes(chain.model, there, precisions, None, np.random.default_rng(0), True)
         for mine, expected in zip(found.scales, same.scales, strict=True):
             np.testing.assert_allclose(mine, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("absent", ["missing", "zero"])
+@pytest.mark.parametrize("model", ["normal", "poisson"])
+def test_batches_scale_steps_down_by_the_variance_that_they_add(model, absent):
+    """Sums times 1 + entries / batch; at a false-alarm rate of one in ten million for each number."""
+    relations, _, _ = coupled(model, absent)
+    visits = Relations(
+        {"visits": relations["visits"].tensor},
+        structure="tucker",
+        divergence=relations["visits"].divergence,
+        absent=absent,
+    )
+    shape = CoupledShape.of(visits, RANK, np.float64, 1)
+    site = CoupledSite(visits, 1, np.dtype(np.float64))
+    chain = Langevin(model).init(0, shape).chains[0]
+    generator = np.random.default_rng(7)
+    whole = slopes(chain.model, site, chain.noise, None, generator, True)
+    drawn = [slopes(chain.model, site, chain.noise, 5, generator, True) for _ in range(800)]
+    ratio = site.parts[0].entries.tensor.n_entries / 5
+    for block, exact in enumerate(whole.scales):
+        found = np.stack([each.scales[block] for each in drawn])
+        error = found.std(axis=0) / np.sqrt(len(drawn))
+        assert (np.abs(found.mean(axis=0) - (1 + ratio) * exact) <= 5.3 * error + 1e-9).all()
 
 
 def written_out(tensor):
@@ -236,6 +264,108 @@ def test_steps_follow_the_schedule_of_the_paper():
         assert solver.step_at(t) == pytest.approx(a * (50 + t) ** -0.7)
 
 
+def test_usual_steps_halve_slowly_from_the_burn_in_on():
+    solver = Langevin(burn_in=700)
+    assert solver.step_at(0) == pytest.approx(0.3)
+    assert solver.step_at(700) == pytest.approx(0.3 * 2**-0.55)
+    assert Langevin(burn_in=0).step_at(1) == pytest.approx(0.3 * 2**-0.55)
+
+
+@pytest.mark.parametrize("preconditioner", ["none", "rmsprop", "curvature"])
+@pytest.mark.parametrize("model", ["normal", "poisson"])
+def test_a_step_is_drift_and_noise(model, preconditioner):
+    """Eq. 3.16 to 3.18 with the same random numbers; cut, preconditioned, mirrored at zero."""
+    _, shape, site = coupled(model)
+    kappa, a, rate, precision = 0.3, 0.3, 0.3 / 0.8, 3.0
+    priors = {"prior_shape": a, "prior_mean": a / rate, "prior_precision": precision}
+    solver = Langevin(model, preconditioner=preconditioner, step=kappa, **priors)
+    state = solver.init(0, shape)
+    chain = state.chains[0]
+    chain.model.rows[:, 0] *= 0.01  # from here some steps go beyond zero
+    chain.model.rows[:, 1] *= 3
+    before, random = [each.copy() for each in chain.parameters], copy.deepcopy(chain.generator)
+    found = solver.answer(solver.ask(state), site)
+    solver.update(state, found)
+    mirrored = 0
+    for n, (old, new) in enumerate(zip(before, chain.parameters, strict=True)):
+        prior = -precision * old if model == "normal" else (a - 1) / old - rate
+        slope, bend = found[0].gradients[n] + prior, 0.0
+        variance, furthest = 2 * kappa, 10.0
+        if preconditioner == "none":
+            pace = np.ones_like(old)
+        elif preconditioner == "rmsprop":
+            pace = 1 / (1e-5 + np.abs(slope))
+        elif model == "normal":
+            pace = 1 / (precision + found[0].scales[n])
+        else:
+            bend = 1 / (rate + found[0].scales[n])  # how G changes with theta
+            pace, furthest = old * bend, np.inf
+        if preconditioner == "curvature":
+            variance = 2 * kappa - kappa**2
+        spread = np.sqrt(variance * pace)
+        drift = np.clip(kappa * (pace * slope + bend), -furthest * spread, furthest * spread)
+        moved = old + drift + spread * random.standard_normal(old.shape)
+        mirrored += int((moved < 0).sum())
+        expected = moved if model == "normal" else np.abs(moved)
+        np.testing.assert_allclose(new, expected, rtol=1e-9, atol=1e-12)
+    assert mirrored > 0
+
+
+def test_what_steps_are_scaled_by_is_averaged_over_the_burn_in():
+    """Later ones count more: as 1, 2, 3."""
+    _, shape, _ = coupled()
+    solver = Langevin(burn_in=3, prior_precision=1.0)
+    state = solver.init(0, shape)
+    chain = state.chains[0]
+    for steps, value in enumerate((1.0, 2.0, 6.0)):
+        news = tuple(np.full(each.shape, value) for each in chain.averages)
+        solver._learn(chain, Slopes(news, news), replace(state, steps=steps))
+        assert (chain.fixed is None) == (steps < 2)
+    mean = (1 * 1.0 + 2 * 2.0 + 3 * 6.0) / 6
+    np.testing.assert_allclose(chain.averages[0], mean)
+    np.testing.assert_allclose(chain.fixed[0], 1 / (1 + mean))
+
+
+def test_batches_are_a_quarter_unless_said():
+    modes = (Mode("a", 80), Mode("b", 100))
+    large = SparseTensor(np.stack(np.nonzero(np.ones((80, 100)))), np.ones(8000), modes)
+    few = SparseTensor(np.array([[0, 1], [0, 1]]), np.ones(2), (modes[1], Mode("c", 2)))
+    site = CoupledSite(Relations({"x": large, "y": few}, divergence=0.0), 1, np.dtype(np.float64))
+    assert Langevin()._batch(site) == 2000
+    assert Langevin(batch="all")._batch(site) == 8000
+    assert Langevin(batch=7)._batch(site) == 7
+    small = CoupledSite(Relations({"y": few}, divergence=0.0), 1, np.dtype(np.float64))
+    assert Langevin()._batch(small) == 1000
+
+
+def test_starts_have_the_scale_that_was_asked_for():
+    _, shape, _ = coupled()
+    usual, wide = (Langevin(start_scale=scale).init(0, shape).chains[0] for scale in (0.3, 1.2))
+    np.testing.assert_allclose(wide.model.rows, 4 * usual.model.rows)
+    assert 0.15 < usual.model.rows[:, :RANK].std() < 0.45
+
+
+def test_what_is_reported_is_minus_the_mean_log_density():
+    _, shape, site = coupled()
+    solver = Langevin(samples=3, burn_in=4, thin=2)
+    state, info = run_all(solver, shape, site)
+    assert info.objective == pytest.approx(-state.kept.log_density[:, -1].mean())
+    last = solver.finish(state)
+    np.testing.assert_array_equal(last.rows[:, :RANK], state.kept.rows[0, -1])
+    np.testing.assert_array_equal(last.cores[0], state.kept.cores[0][0, -1])
+
+
+def test_a_chain_that_leaves_the_range_of_numbers_is_said():
+    relations, _, _ = coupled()
+    tensor = relations["places"].tensor
+    wild = Relations({"x": tensor.with_values(1e200 * tensor.values)}, divergence=0.0)
+    shape = CoupledShape.of(wild, RANK, np.float64, 1)
+    with pytest.raises(DivergedError, match="smaller step"), np.errstate(all="ignore"):
+        run_all(
+            Langevin(samples=2, burn_in=2, thin=1), shape, CoupledSite(wild, 1, np.dtype(np.float64))
+        )
+
+
 @pytest.mark.parametrize("decay", [0.5, 0.3, 1.01, -0.6])
 def test_schedules_that_break_the_conditions_are_refused(decay):
     _, shape, _ = coupled()
@@ -295,6 +425,9 @@ def test_a_fresh_batch_at_every_step():
     again = solver.answer(query, site)[0].gradients[0]
     assert (one != later).any()
     np.testing.assert_array_equal(one, again)
+    same = query._replace(models=query.models[:1] * 2, precisions=query.precisions[:1] * 2)
+    first, second = solver.answer(same, site)
+    assert (first.gradients[0] != second.gradients[0]).any()  # chains draw for themselves
 
 
 def test_threads_change_nothing():
@@ -396,12 +529,64 @@ def test_intervals_hold_the_draws_that_they_should():
         kept.interval(1, cells, 1.0)
 
 
+def one_model(family, draws):
+    """As many draws of the same model: what differs between observations is noise alone."""
+    _, shape, _ = coupled()
+    model = Langevin().init(0, shape).chains[0].model
+    model.rows[:, :RANK] = np.abs(model.rows[:, :RANK]) + 1.0
+    kept = Posterior.empty(shape.zeros(), family, 2, draws)
+    for chain in range(2):
+        for draw in range(draws):
+            kept.keep(chain, draw, model)
+    return model, kept
+
+
+def test_new_observations_have_the_noise_of_their_relation():
+    # Quantiles of 2000 draws: 0.17 is more than three and a half of their standard errors.
+    model, kept = one_model("normal", 1000)
+    kept.noise[:] = [0.25, 16.0, 1.0]
+    for part, deviation in ((0, 2.0), (1, 0.25)):
+        cells = np.zeros((model.parts[part].order, 1), int)
+        low, high = kept.interval(part, cells, 0.9, observation=True)
+        value = model.predict(part, cells)
+        assert (low - value) / deviation == pytest.approx(-stats.norm.ppf(0.95), abs=0.17)
+        assert (high - value) / deviation == pytest.approx(stats.norm.ppf(0.95), abs=0.17)
+
+
 def test_observations_of_the_poisson_model_are_counts():
-    _, kept = two_draws("poisson")
-    kept.rows[:] = np.abs(kept.rows)
-    low, high = kept.interval(2, np.array([[0, 1], [0, 1]]), observation=True)
-    assert (low == np.floor(low)).all()
-    assert (high >= 0).all()
+    model, kept = one_model("poisson", 1000)
+    cells = np.zeros((2, 1), int)
+    law = stats.poisson(model.predict(2, cells))
+    low, high = kept.interval(2, cells, 0.9, observation=True)
+    assert (low, high) == (np.floor(low), np.floor(high))
+    assert law.ppf(0.03) <= low <= law.ppf(0.07)
+    assert law.ppf(0.93) <= high <= law.ppf(0.97)
+
+
+def test_convergence_is_of_the_log_density_and_then_of_each_cell():
+    _, kept = one_model("normal", 50)
+    generator = np.random.default_rng(1)
+    kept.rows[:] *= generator.uniform(0.5, 2.0, (2, 50, 1, 1))
+    kept.log_density[:] = generator.standard_normal((2, 50)) + np.array([[0.0], [9.0]])
+    cells = np.array([[0, 1, 4], [0, 3, 2]])
+    draws = kept.draws(1, cells)
+    first, *others = kept.convergence(1, cells)
+    assert first == (split_rhat(kept.log_density), effective_size(kept.log_density))
+    assert first.rhat > 1.5
+    for n, other in enumerate(others):
+        assert other == (split_rhat(draws[..., n]), effective_size(draws[..., n]))
+        assert other.rhat < 1.1
+    errors = [each.std(ddof=1) / np.sqrt(effective_size(each)) for each in np.moveaxis(draws, 2, 0)]
+    np.testing.assert_allclose(kept.standard_error(1, cells), errors)
+
+
+def test_many_cells_are_taken_piece_by_piece(monkeypatch):
+    _, shape, site = coupled()
+    kept = run_all(Langevin(samples=5, burn_in=2, thin=1), shape, site)[0].kept
+    cells = np.stack(np.nonzero(np.ones((5, 4))))
+    whole = kept.interval(1, cells)
+    monkeypatch.setattr("sfumato.models.posterior._PIECE", 70)  # seven cells
+    np.testing.assert_array_equal(kept.interval(1, cells), whole)
 
 
 def test_kept_samples_have_a_stated_and_bounded_size():
@@ -430,12 +615,36 @@ def test_kept_samples_have_a_stated_and_bounded_size():
         ({"precision_prior": (0.0, 1.0)}, "precision_prior"),
         ({"prior_precision": {"nobody": 1.0}}, "nobody"),
         ({"prior_precision": -1.0}, "prior_precision"),
+        ({"prior_precision": {"user": 1.0, "place": np.nan}}, "prior_precision"),
+        ({"prior_shape": {"user": 1.0, "place": np.nan}}, "prior_shape"),
+        ({"prior_mean": "1"}, "prior_mean is a number"),
+        ({"noise_prior": 1.0}, "a shape and a rate"),
+        ({"noise_prior": (1.0, 2.0, 3.0)}, "a shape and a rate"),
+        ({"dispersion": -1.0}, "dispersion"),
+        ({"decay": "0.6"}, "decay"),
+        ({"step": "0.1"}, "step"),
+        ({"thin": 0}, "thin"),
+        ({"thin": 2.0}, "thin must be an integer"),
+        ({"burn_in": np.nan}, "burn_in"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):
     _, shape, _ = coupled()
     with pytest.raises(SettingError, match=message):
         Langevin(**settings).init(0, shape)
+
+
+def test_the_number_of_rounds_is_asked_first_and_checks_too():
+    _, shape, _ = coupled()
+    with pytest.raises(SettingError, match="thin"):
+        Langevin(thin=0).rounds(shape)
+
+
+def test_a_single_model_cannot_be_samples():
+    tensor = some_tensor(NAMES["visits"], np.random.default_rng(0), counts=False)
+    for solver in ("langevin", Langevin(samples=2, burn_in=2, thin=1)):
+        with pytest.raises(SettingError, match=r"use sfumato\.Coupled"):
+            sf.CP(2, solver=solver, mean=False, biases=False).fit(tensor)
 
 
 def test_poisson_refuses_what_is_no_count():

@@ -16,12 +16,13 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.fit.model_order import choose_rank
 from sfumato.fit.plan import Plan, carry_out
+from sfumato.models import gamma_posterior
 from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.solvers.base import PublicShape
 from sfumato.solvers.coupled import CoupledShape
 from sfumato.solvers.multiplicative import Multiplicative
-from sfumato.solvers.variational import Variational, lower_bound
+from sfumato.solvers.variational import Variational, _learnt_prior, lower_bound
 
 
 def tensor(dense, names, kept=None):
@@ -266,6 +267,20 @@ def test_a_learnt_prior_is_the_best_one():
                 assert other.prior_divergence > posterior.prior_divergence
 
 
+def test_a_learnt_prior_solves_its_equation_within_bounds():
+    rng = np.random.default_rng(3)
+    for spread in (0.02, 0.5, 3.0):
+        means = np.exp(spread * rng.standard_normal((40, 2)))
+        geometric = means * np.exp(-spread * rng.random((40, 2)))
+        a, b = _learnt_prior(means, geometric)
+        assert b == pytest.approx(means.mean())
+        assert np.log(a) - digamma(a) == pytest.approx(np.log(b) - np.log(geometric).mean(), rel=1e-9)
+    equal = np.full((5, 2), 3.0)
+    assert _learnt_prior(equal, equal) == (1e6, 3.0)
+    assert _learnt_prior(equal, equal * (1 - 1e-6)) == (pytest.approx(5e5, rel=1e-3), 3.0)
+    assert _learnt_prior(equal, np.full((5, 2), 1e-200)) == (1e-2, 3.0)
+
+
 def test_priors_are_given_by_mode():
     shape, _ = at_site(some_relations(0, structure={"visits": "tucker"}), 2)
     settings = {"place": 2.0, "core of visits": 3.0}
@@ -316,6 +331,19 @@ def test_the_bound_finds_the_planted_rank(seed):
     assert choice.posterior.means.rank == 3
     assert choice.bounds[3] > choice.bounds[4] + 5
     assert choice.bounds[3] > choice.bounds[2] + 5
+
+
+def test_ranks_are_judged_by_the_best_of_their_starts():
+    counts, kept, _ = planted(4, (8, 7, 6), 3, 0.6)
+    relations = Relations({"x": tensor(counts, "abc", kept)})
+
+    def bounds(seed, starts):
+        return choose_rank(relations, [2, 3, 4], Variational(10), seed=seed, starts=starts).bounds
+
+    alone = [bounds(seed, 1) for seed in (5, 6)]
+    best = {rank: max(each[rank] for each in alone) for rank in (2, 3, 4)}
+    assert best not in alone
+    assert bounds(5, 2) == best
 
 
 def test_too_large_a_rank_does_little_harm():
@@ -372,6 +400,37 @@ def test_variances_of_predictions_are_exact(structure):
         np.testing.assert_allclose(posterior.variance(v, cells), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("structure", ["cp", "tucker"])
+def test_many_cells_are_taken_piece_by_piece(structure, monkeypatch):
+    shape, site = at_site(some_relations(11, structure=structure), 2)
+    posterior = fitted(Variational(sweeps=3), shape, site).posterior
+    cells = np.stack(np.nonzero(np.ones((6, 5, 4))))
+    whole = posterior.variance(0, cells)
+    monkeypatch.setattr(gamma_posterior, "_AT_ONCE", 7 * 8)  # seven cells
+    np.testing.assert_array_equal(posterior.variance(0, cells), whole)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_intervals_are_those_of_the_gamma_law_with_the_same_moments(level):
+    shape, site = at_site(some_relations(15), 2)
+    posterior = fitted(Variational(sweeps=20), shape, site).posterior
+    cells = np.stack(np.nonzero(np.ones((6, 5, 4))))
+    mean, variance = posterior.predict(0, cells), posterior.variance(0, cells)
+    law = stats.gamma(mean**2 / variance, scale=variance / mean)
+    low, high = posterior.interval(0, cells, level)
+    np.testing.assert_allclose(law.cdf(low), (1 - level) / 2, rtol=1e-6)
+    np.testing.assert_allclose(law.sf(high), (1 - level) / 2, rtol=1e-6)
+    # And not far from the law of the posterior itself, here from draws of it.
+    rng = np.random.default_rng(0)
+    factors = [
+        rng.gamma(shapes, 1 / rates, (2000, *shapes.shape))
+        for shapes, rates in zip(posterior.shapes.factors, posterior.rates.factors, strict=True)
+    ]
+    values = np.einsum("nik,njk,nlk->nijl", *factors[:3]).reshape(2000, -1)
+    inside = ((values >= low) & (values <= high)).mean(axis=0)
+    assert np.abs(inside - level).max() < 0.08
+
+
 def test_more_data_make_predictions_surer():
     rng = np.random.default_rng(12)
     dense = rng.poisson(5.0, (30, 20)).astype(float)
@@ -392,6 +451,9 @@ def test_the_estimator_keeps_the_posterior(tmp_path):
     assert found.history_[-1].objective < found.history_[0].objective
     np.testing.assert_array_equal(
         found.predict("visits", cells), found.posterior_.means.predict(0, cells.coordinates)
+    )
+    np.testing.assert_array_equal(
+        found.model_.predict(0, cells.coordinates), found.predict("visits", cells)
     )
     found.save(tmp_path / "model")
     again = sf.load(tmp_path / "model")
@@ -427,6 +489,7 @@ def test_other_laws_than_poisson_are_refused(settings):
         ({"prior_shape": np.nan}, "prior_shape"),
         ({"prior_mean": 0.0}, "prior_mean"),
         ({"prior_mean": {"nobody": 1.0}}, "nobody"),
+        ({"prior_mean": "1"}, "prior_mean is a number"),
         ({"sweeps": 0}, "sweeps"),
     ],
 )
@@ -450,3 +513,9 @@ def test_ranks_to_choose_from_are_checked():
         choose_rank(relations, [])
     with pytest.raises(SettingError, match="rank 0"):
         choose_rank(relations, [0, 1])
+    with pytest.raises(SettingError, match="ranks to choose from"):
+        choose_rank(relations, 3)
+    with pytest.raises(SettingError, match="only variational Bayes has a bound"):
+        choose_rank(relations, [1], Multiplicative())
+    with pytest.raises(SettingError, match="threads"):
+        choose_rank(relations, [1], threads=0)
