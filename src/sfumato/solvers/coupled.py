@@ -67,6 +67,16 @@ class CoupledShape:
         modes = [Block(d, None) for d in range(len(self.modes))]
         return (*modes, *(Block(None, v) for v, part in enumerate(self.parts) if part.tucker))
 
+    @property
+    def steps(self) -> int:
+        """Of a sweep: an update for every block, and then the objective."""
+        return len(self.blocks) + 1
+
+    def place(self, round: int) -> tuple[int, int | None]:
+        """Sweeps that are done at a round, and the block that is next; None for the objective."""
+        done, step = divmod(round, self.steps)
+        return done, None if step == len(self.blocks) else step
+
     def zeros(self) -> CoupledModel:
         return CoupledModel.zeros(self.sizes, self.rank, self.parts, self.dtype)
 

@@ -82,11 +82,6 @@ class State:
     seen: tuple[Array, ...]  # rows of each mode that some observed cell speaks of
     round: int = 0
 
-    @property
-    def step(self) -> int:
-        """Which block is next; after the last one the divergence."""
-        return self.round % (len(self.shape.blocks) + 1)
-
 
 @dataclass(frozen=True)
 class Multiplicative:
@@ -109,7 +104,7 @@ class Multiplicative:
     name: ClassVar[str] = "multiplicative"
 
     def rounds(self, shape: PublicShape | CoupledShape) -> int:
-        return self.sweeps * (len(self._shape(shape).blocks) + 1)
+        return self.sweeps * self._shape(shape).steps
 
     def _shape(self, shape: PublicShape | CoupledShape) -> CoupledShape:
         check_divergence("tensor", self.divergence)
@@ -128,9 +123,10 @@ class Multiplicative:
         return State(shape, coupled, positive_start(coupled, seed), dispersions, seen)
 
     def ask(self, state: State) -> SumsQuery | DivergenceQuery:
-        if state.step == len(state.shape.blocks):
+        _, number = state.shape.place(state.round)
+        if number is None:
             return DivergenceQuery(state.model)
-        return SumsQuery(state.model, state.shape.blocks[state.step], 1 / state.dispersions)
+        return SumsQuery(state.model, state.shape.blocks[number], 1 / state.dispersions)
 
     def answer(self, query: SumsQuery | DivergenceQuery, site: Site | CoupledSite) -> Any:
         entries = coupled_site(site, self.divergence, self.check)
@@ -145,9 +141,11 @@ class Multiplicative:
     def update(self, state: State, statistics: Sums | Divergences) -> tuple[State, Info]:
         if isinstance(statistics, Divergences):
             return self._end_sweep(state, statistics)
-        number, block = state.step, state.shape.blocks[state.step]
+        done, number = state.shape.place(state.round)
+        assert number is not None
+        block = state.shape.blocks[number]
         parameters = values_of(state.model, block)
-        if block.mode is not None and state.round < len(state.shape.blocks):
+        if block.mode is not None and not done:
             state.seen[block.mode][:] = _spoken_of(statistics.denominator)
         above, below = self._with_prior(state.shape, number, parameters, statistics)
         known = below > 0
@@ -155,7 +153,6 @@ class Multiplicative:
             state.shape
         )
         parameters[:] = np.maximum(parameters * ratio, _LEAST)
-        done = state.round // (len(state.shape.blocks) + 1)
         return replace(state, round=state.round + 1), Info(done)
 
     def _end_sweep(self, state: State, found: Divergences) -> tuple[State, Info]:
@@ -165,7 +162,7 @@ class Multiplicative:
                 dispersions[v] = max(2 * found.sums[v] / found.cells[v], 1e-12)
                 objective += found.cells[v] / 2 * np.log(dispersions[v])
         objective += float((found.sums / dispersions).sum())
-        done = state.round // (len(state.shape.blocks) + 1) + 1
+        done, _ = state.shape.place(state.round + 1)
         new = replace(state, dispersions=dispersions, round=state.round + 1)
         return new, Info(done, objective=objective)
 

@@ -76,11 +76,6 @@ class State:
     posterior: GammaPosterior
     round: int = 0
 
-    @property
-    def step(self) -> int:
-        """Which block is next; after the last one the bound."""
-        return self.round % (len(self.shape.blocks) + 1)
-
 
 @dataclass(frozen=True)
 class Variational:
@@ -104,7 +99,7 @@ class Variational:
     name: ClassVar[str] = "variational"
 
     def rounds(self, shape: PublicShape | CoupledShape) -> int:
-        return self.sweeps * (len(coupled_shape(shape, 1.0, _WHAT).blocks) + 1)
+        return self.sweeps * coupled_shape(shape, 1.0, _WHAT).steps
 
     def check(self, relation: Relation) -> None:
         """Refuse what is not Poisson."""
@@ -122,9 +117,10 @@ class Variational:
         return State(shape, coupled, GammaPosterior(shapes, rates, *self._priors(coupled)))
 
     def ask(self, state: State) -> SumsQuery | LikelihoodQuery:
-        if state.step == len(state.shape.blocks):
+        _, number = state.shape.place(state.round)
+        if number is None:
             return LikelihoodQuery(state.posterior)
-        return SumsQuery(state.posterior, state.shape.blocks[state.step])
+        return SumsQuery(state.posterior, state.shape.blocks[number])
 
     def answer(self, query: SumsQuery | LikelihoodQuery, site: Site | CoupledSite) -> Any:
         entries, posterior = coupled_site(site, 1.0, self.check), query.posterior
@@ -137,11 +133,13 @@ class Variational:
         return core_sums(models, entries, query.block.part, 1.0)
 
     def update(self, state: State, statistics: Sums | float) -> tuple[State, Info]:
-        done = state.round // (len(state.shape.blocks) + 1)
+        _, number = state.shape.place(state.round)
         after = replace(state, round=state.round + 1)
+        done, _ = state.shape.place(after.round)
         if not isinstance(statistics, Sums):
-            return after, Info(done + 1, objective=state.posterior.prior_divergence - statistics)
-        self._update_block(state.posterior, state.step, statistics)
+            return after, Info(done, objective=state.posterior.prior_divergence - statistics)
+        assert number is not None
+        self._update_block(state.posterior, number, statistics)
         return after, Info(done)
 
     def _update_block(self, posterior: GammaPosterior, number: int, sums: Sums) -> None:
