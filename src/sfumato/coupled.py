@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
-from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, unknown_labels
-from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError, UnknownLabelError
+from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
+from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError
 from sfumato.fit.plan import Plan, Progress, carry_out
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.coupled import CoupledModel
@@ -176,16 +176,10 @@ class Coupled(Parametrised):
     def _locate(self, modes: Sequence[Mode], X: Any) -> NDArray[np.int32]:
         if isinstance(X, SparseTensor) and X.modes == tuple(modes):
             return X.coordinates
-        labels = labels_in(X, modes)
-        found = find_levels(modes, labels)
-        for mode, levels in zip(modes, found, strict=True):
-            unknown = unknown_labels(labels[mode.name], levels)
-            if unknown:
-                raise UnknownLabelError(
-                    f"mode {mode.name!r} has no level {unknown}: no relation had it in training. Leave "
-                    "such cells out, or fit with a relation that knows it"
-                )
-        return found
+        advice = (
+            "no relation had it in training. Leave such cells out, or fit with a relation that knows it"
+        )
+        return locate(modes, labels_in(X, modes), advice)
 
     def _reliance(self, known: RelationShape, cells: NDArray[np.int32]) -> Array:
         """The largest share, over the modes of a cell, of other relations' cells at its level."""

@@ -455,7 +455,7 @@ def test_a_file_that_is_not_there_or_a_model(files, model, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("u07", "g99", 3)], "mode 'game' has no level 'g99' in any of the tables"),
+        ([("u07", "g99", 3)], "mode 'game' has no level 'g99': no table has it"),
         ([("u07", "g1", "")], "not finite"),
         ("known", "are entries of 'played' too"),
     ],

@@ -19,8 +19,8 @@ from sfumato.data.cells import labels_in
 from sfumato.data.read import read
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tables import Selection, check_columns
-from sfumato.data.tensor import Mode, SparseTensor, find_levels, unknown_labels
-from sfumato.errors import DataError, SettingError
+from sfumato.data.tensor import SparseTensor, locate
+from sfumato.errors import DataError, SettingError, UnknownLabelError
 
 MOST_HELD_OUT = 10_000_000  # cells, zeros included
 _LARGEST = 2**62
@@ -52,7 +52,7 @@ def _naming(file: Path) -> Iterator[None]:
     """Say of which file something is wrong."""
     try:
         yield
-    except (DataError, SettingError) as error:
+    except (DataError, SettingError, UnknownLabelError) as error:
         raise type(error)(f"{file}: {error}") from error
 
 
@@ -172,7 +172,8 @@ def _test_file(source: Source, file: Path, relation: Relation, duplicates: Any) 
     test, name = source.read(file, duplicates), source.order.name
     with _naming(file):
         prepare.check_values(test)
-        cells = _located(test, relation.tensor.modes)
+        modes = relation.tensor.modes
+        cells = locate(modes, labels_in(test, modes), "no table has it. Leave such cells out")
     known = _among(cells, relation.tensor.coordinates, relation.tensor.shape)
     if known.any():
         raise DataError(
@@ -180,18 +181,6 @@ def _test_file(source: Source, file: Path, relation: Relation, duplicates: Any) 
             f"leave them out of one file, or hold out a share with --test {name}=0.2"
         )
     return SparseTensor(cells, test.values, relation.tensor.modes)
-
-
-def _located(test: SparseTensor, modes: Sequence[Mode]) -> NDArray[np.int32]:
-    labels = labels_in(test, modes)
-    cells = find_levels(modes, labels)
-    for mode, levels in zip(modes, cells, strict=True):
-        unknown = unknown_labels(labels[mode.name], levels)
-        if unknown:
-            raise DataError(
-                f"mode {mode.name!r} has no level {unknown} in any of the tables: leave such cells out"
-            )
-    return cells
 
 
 def _drawn(relation: Relation, share: float, seed: int) -> SparseTensor:

@@ -258,22 +258,27 @@ def find_levels(
     return np.stack(found)
 
 
+_NOT_IN_TRAINING = (
+    "it was not in the training data. Leave such rows out, or predict with "
+    'unseen="bias" to fall back to the biases'
+)
+
+
 def locate(
-    modes: Sequence[Mode], labels: Mapping[str, Sequence[Any] | NDArray[Any]]
+    modes: Sequence[Mode],
+    labels: Mapping[str, Sequence[Any] | NDArray[Any]],
+    advice: str = _NOT_IN_TRAINING,
 ) -> NDArray[np.int32]:
-    """Coordinates of labelled cells; an unknown label is an error that names it."""
+    """Coordinates of labelled cells; an unknown label is an error that names it and ends with advice."""
     coordinates = find_levels(modes, labels)
     for mode, levels in zip(modes, coordinates, strict=True):
-        unknown = unknown_labels(labels[mode.name], levels)
+        unknown = _unknown_labels(labels[mode.name], levels)
         if unknown:
-            raise UnknownLabelError(
-                f"mode {mode.name!r} has no level {unknown}: it was not in the training data. "
-                'Leave such rows out, or predict with unseen="bias" to fall back to the biases'
-            )
+            raise UnknownLabelError(f"mode {mode.name!r} has no level {unknown}: {advice}")
     return coordinates
 
 
-def unknown_labels(labels: Sequence[Any] | NDArray[Any], levels: NDArray[np.int32]) -> str:
+def _unknown_labels(labels: Sequence[Any] | NDArray[Any], levels: NDArray[np.int32]) -> str:
     """The first labels that have no level, and how many more there are; nothing if all have one."""
     unknown = list(dict.fromkeys(np.asarray(labels)[levels < 0].tolist()))
     shown = ", ".join(map(repr, unknown[:3]))
