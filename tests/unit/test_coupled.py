@@ -204,12 +204,15 @@ def test_a_tucker_relation_is_kept(world, tmp_path):
 def test_settings_of_a_solver_are_kept(world, tmp_path):
     """Pairs too, which JSON knows as lists only."""
     relations = sf.Relations(
-        {name: relation.tensor for name, relation in world[0].items()}, divergence=0
+        {name: relation.tensor for name, relation in world[0].items()}, divergence=0, dispersion=None
     )
     solver = sf.Langevin(burn_in=2, samples=2, thin=1, noise_prior=(2.0, 0.5))
     found = sf.Coupled(2, solver, threads=1).fit(relations)
     found.save(tmp_path / "model")
-    assert sf.load(tmp_path / "model").solver == solver
+    loaded = sf.load(tmp_path / "model")
+    assert loaded.solver == solver
+    np.testing.assert_array_equal(loaded.posterior_.noise, found.posterior_.noise)
+    assert (found.posterior_.noise != 1).all()
 
 
 def test_a_level_of_zeros_is_zero_unless_a_prior_keeps_it(world):

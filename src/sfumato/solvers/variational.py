@@ -204,8 +204,7 @@ def _start(shape: CoupledShape, seed: int) -> CoupledModel:
     """Random means; the data play no part.
 
     Factors that differ much would soon take hold where they happen to be large, and spare components
-    would stay. A Tucker core, though, is near that of a CP model: where all its parts are alike, the
-    posterior takes all components to be the same, and learnt priors keep it there.
+    would stay. A Tucker core, though, begins near that of a CP model, so that components differ.
     """
     model, generator = shape.zeros(), start_generator(seed)
     for factor in model.factors:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import integrate
+from scipy import integrate, stats
 
 import sfumato as sf
 from sfumato.data.coupled_layout import CoupledSite
@@ -158,7 +158,8 @@ MIXED = {
     "all two": ([(2.0, "missing", "tucker", 0.5), *[(2.0, "missing", "cp", 3.0)] * 2], 1.0),
     "all above two": ([(2.5, "missing", "tucker", 0.5), *[(2.5, "missing", "cp", 3.0)] * 2], 1 / 2.5),
 }
-PRIORS = {"u": (2.5, 1.5), "f": (0.4, 0.7), "core of a": (3.0, 2.0)}  # shape and mean; else none
+# Shape and mean; those that are not here have none. Without one a core's dispersion cancels.
+PRIORS = {"u": (2.5, 1.5), "f": (0.4, 0.7), "core of a": (3.0, 2.0), "core of c": (2.0, 0.8)}
 
 
 def mixed_problem(kinds):
@@ -210,13 +211,14 @@ def test_an_update_is_the_paper_s(kinds, priors):
     settings, exponent = MIXED[kinds]
     relations, dense, known = mixed_problem(settings)
     shape, site = CoupledShape.of(relations, RANK, FLOAT, 1), CoupledSite(relations, 2, FLOAT)
+    names = [mode.name for mode in shape.modes]
+    names += [f"core of {part.name}" for part in shape.parts if part.tucker]
+    priors = {name: pair for name, pair in priors.items() if name in names}
     solver = sf.Multiplicative(
         prior_shape={name: a for name, (a, _) in priors.items()},
         prior_mean={name: mean for name, (_, mean) in priors.items()},
     )
     state = solver.init(0, shape)
-    names = [mode.name for mode in shape.modes]
-    names += [f"core of {part.name}" for part in shape.parts if part.tucker]
     for name, block in zip(names, shape.blocks, strict=True):
         before, above, below = values_of(state.model, block).copy(), 0.0, 0.0
         for v, (relation, (p, *_, phi)) in enumerate(zip(relations, settings, strict=True)):
@@ -358,6 +360,21 @@ def test_estimated_dispersions_weigh_their_relations():
         sums = mode_sums(found.model_, site, 0, scales)
         slopes.append(np.abs((sums.denominator - sums.numerator) * factor).max())
     assert slopes[0] < 0.02 * slopes[1]
+
+
+def test_what_is_reported_is_minus_the_log_posterior():
+    tensors, (a, rate) = two_tables(14), (3.0, 3.0 / 0.5)
+    relations = sf.Relations(tensors, structure={"few": "tucker"}, dispersion={"many": 2.0})
+    solver = sf.Multiplicative(5, prior_shape=a, prior_mean=a / rate)
+    found = sf.Coupled(2, solver, threads=1).fit(relations)
+    parts = [
+        beta_divergence(data.values, found.predict(name, data), 1.0).sum()
+        for name, data in tensors.items()
+    ]
+    values = np.concatenate([each.ravel() for each in (*found.model_.factors, found.model_.cores[0])])
+    constant = values.size * stats.gamma.logpdf(1.0, a, scale=1 / rate) + values.size * rate
+    prior = constant - stats.gamma.logpdf(values, a, scale=1 / rate).sum()
+    assert found.history_[-1].objective == pytest.approx(parts[0] + parts[1] / 2 + prior)
 
 
 @pytest.mark.parametrize("settings", [{"prior_shape": 3.0, "prior_mean": 0.5}, {}], ids=["MAP", "phi"])

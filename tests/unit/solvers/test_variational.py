@@ -277,6 +277,7 @@ def test_a_learnt_prior_solves_its_equation_within_bounds():
         assert np.log(a) - digamma(a) == pytest.approx(np.log(b) - np.log(geometric).mean(), rel=1e-9)
     equal = np.full((5, 2), 3.0)
     assert _learnt_prior(equal, equal) == (1e6, 3.0)
+    assert _learnt_prior(np.ones((5, 2)), np.ones((5, 2))) == (1e6, 1.0)  # a gap of exactly zero
     assert _learnt_prior(equal, equal * (1 - 1e-6)) == (pytest.approx(5e5, rel=1e-3), 3.0)
     assert _learnt_prior(equal, np.full((5, 2), 1e-200)) == (1e-2, 3.0)
 
