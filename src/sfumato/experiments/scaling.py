@@ -46,8 +46,8 @@ def slope_of(x: Sequence[float], y: Sequence[float]) -> float:
 
 def bootstrapped(
     x: Sequence[float], runs: Sequence[Array], threshold: Callable[[Array], float]
-) -> Slope:
-    """The slope of thresholds, each from the repetitions (first axis) of its runs, and its spread."""
+) -> tuple[list[float], Slope]:
+    """Thresholds, each from the repetitions (first axis) of its runs; their slope, and its spread."""
     generator = np.random.default_rng(0)
     drawn = [
         slope_of(x, [threshold(of[generator.integers(len(of), size=len(of))]) for of in runs])
@@ -55,4 +55,5 @@ def bootstrapped(
     ]
     finite = [slope for slope in drawn if np.isfinite(slope)] or [float("nan")]
     low, high = np.quantile(finite, (0.05, 0.95))
-    return Slope(slope_of(x, [threshold(of) for of in runs]), float(low), float(high))
+    thresholds = [threshold(of) for of in runs]
+    return thresholds, Slope(slope_of(x, thresholds), float(low), float(high))

@@ -152,9 +152,8 @@ def _found(noise: str, axis: str, runs: dict[int, Runs]) -> Found:
         return crossing(at, (worst < RECOVERED).mean(axis=0).tolist(), 0.5)
 
     worst = [of.worst for of in runs.values()]
-    slope = bootstrapped(tuple(runs), worst, threshold)
     guaranteed = NOISES[noise].guaranteed if axis == "d" else -0.5
-    return Found(noise, axis, tuple(runs), [threshold(of) for of in worst], slope, guaranteed)
+    return Found(noise, axis, tuple(runs), *bootstrapped(tuple(runs), worst, threshold), guaranteed)
 
 
 # -- pictures -------------------------------------------------------------------------------------

@@ -227,8 +227,7 @@ def _needed(results: Sequence[Done]) -> list[Needed]:
             return crossing(at[::-1], np.log(median / RECOVERED).tolist(), 0.0)
 
         worst = [of.worst for of in own.values()]
-        slope = bootstrapped(tuple(own), worst, threshold)
-        found.append(Needed(series, tuple(own), [threshold(of) for of in worst], slope))
+        found.append(Needed(series, tuple(own), *bootstrapped(tuple(own), worst, threshold)))
     return found
 
 

@@ -159,8 +159,8 @@ def _needed(results: Sequence[Done]) -> list[Needed]:
             def threshold(errors: Array, at: tuple[float, ...] = at) -> float:
                 return crossing(at, np.log(np.median(errors, axis=0)).tolist(), 0.0)
 
-            slope = bootstrapped(tuple(own), worst, threshold)
-            found.append(Needed(series, target, tuple(own), [threshold(of) for of in worst], slope))
+            needed = bootstrapped(tuple(own), worst, threshold)
+            found.append(Needed(series, target, tuple(own), *needed))
     return found
 
 

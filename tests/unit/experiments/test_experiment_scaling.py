@@ -31,7 +31,8 @@ def test_drawing_repetitions_anew_covers_the_slope():
     generator = np.random.default_rng(0)
     x = (1, 10, 100)
     runs = [size * (1 + 0.1 * generator.standard_normal(40)) for size in x]
-    slope, low, high = bootstrapped(x, runs, lambda of: float(np.mean(of)))
+    thresholds, (slope, low, high) = bootstrapped(x, runs, lambda of: float(np.mean(of)))
+    assert thresholds == [of.mean() for of in runs]
     deviation = 0.1 / sqrt(40) * sqrt(2) / log(100)  # of the slope between the two ends
     assert low < slope < high
     assert low < 1 < high
