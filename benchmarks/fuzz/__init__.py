@@ -1,1 +1,1 @@
-"""Damaged files, foreign folders and impossible settings: nothing may crash, hang or end in a traceback."""
+"""Damaged files, foreign folders, impossible settings: no crash, no hang, no traceback."""
