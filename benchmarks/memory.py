@@ -138,7 +138,7 @@ def _private_estimator(unit: str) -> Any:
         unit=unit,
         local="user",
         method=sf.PrivateAlternating(sweeps=2),
-        public=sf.Public(labels=True),
+        public=sf.Public(labels=True, units=SHAPE[0]),
     )
     return sf.CP(RANK, threads=2, privacy=privacy)
 

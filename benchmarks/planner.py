@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import sfumato as sf
 from benchmarks.report import Figure, say
 from sfumato.fit import planner
+from sfumato.fit.admit import with_labels_of
 from sfumato.solvers.base import PublicShape
 
 Array = NDArray[Any]
@@ -71,14 +72,14 @@ class Case:
     seed: int
 
     def privacy(self, method: Any) -> sf.Privacy:
-        entries = self.pair[0].n_entries
+        train = self.pair[0]
         return sf.Privacy(
             self.epsilon,
             DELTAS[self.unit],
             unit=self.unit,
             local=self.local,
             method=method,
-            public=sf.Public(entries=entries, labels=True),
+            public=with_labels_of(train.modes, sf.Public(entries=train.n_entries)),
             seed=self.seed + 1000,
         )
 

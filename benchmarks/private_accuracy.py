@@ -21,6 +21,7 @@ import numpy as np
 import sfumato as sf
 from benchmarks.accuracy import TEST_SEEDS, one_blas_thread, root_mean_square
 from benchmarks.report import Figure, say
+from sfumato.fit.admit import with_labels_of
 
 Pair = tuple[sf.SparseTensor, sf.SparseTensor]
 NO_WORSE = 1.03  # than the constant, whatever the budget
@@ -228,7 +229,7 @@ def _estimator(
         unit=case.unit,
         local=case.local,
         method="gradient" if name == "gradient" else "auto",
-        public=sf.Public(entries=train.n_entries, labels=True, step=1.0),
+        public=with_labels_of(train.modes, sf.Public(entries=train.n_entries, step=1.0)),
         seed=seed + 1000,
     )
     if name == "constant":

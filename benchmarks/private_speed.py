@@ -26,6 +26,7 @@ from benchmarks.timing import Action, Disturbance, Rounds, interleave, timed, wa
 from sfumato import SparseTensor
 from sfumato.data.layout import Site
 from sfumato.errors import DataError
+from sfumato.fit.admit import with_labels_of
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.clip import Clipped
@@ -156,7 +157,7 @@ MOST_SWEEPS = 2.0  # that a round may take, beside its noise
 
 def _alternating(tensor: SparseTensor, unit: str, method: Any = "alternating") -> sf.Privacy:
     """Epsilon 10, and users keep their rows; the noise is exact."""
-    public = sf.Public(entries=tensor.n_entries, labels=True)
+    public = with_labels_of(tensor.modes, sf.Public(entries=tensor.n_entries))
     return sf.Privacy(10.0, UNITS[unit], unit=unit, local="user", method=method, public=public)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import sfumato as sf
 from benchmarks.accuracy import one_blas_thread
 from benchmarks.report import Figure, say
+from sfumato.fit.admit import with_labels_of
 
 Pair = tuple[sf.SparseTensor, sf.SparseTensor]
 Part = Literal["test", "validation"]
@@ -144,7 +145,7 @@ class Candidate(NamedTuple):
             unit=case.unit,
             local="user",
             method=method,
-            public=sf.Public(entries=train.n_entries, labels=True),
+            public=with_labels_of(train.modes, sf.Public(entries=train.n_entries)),
             seed=noise_seed,
         )
         return sf.CP(self.rank, threads=1, privacy=privacy).fit(train)

@@ -8,7 +8,7 @@ model = sf.CP(rank=8).fit(train)
 model.rmse(test)
 model.predict(user="u17", item="m3")
 
-privacy = sf.Privacy(epsilon=1, delta=1e-6, unit="user", public=sf.Public(labels=True))
+privacy = sf.Privacy(epsilon=1, delta=1e-6, unit="user", public=sf.Public(labels=True, units=1000))
 private = sf.CP(rank=8, privacy=privacy).fit(train)
 print(private.guarantee_)
 private.release("release/")

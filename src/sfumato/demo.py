@@ -19,7 +19,7 @@ from sfumato.privacy.unit import Public
 NOT_PRIVATE = "not private: the model and its predictions can give away single entries"
 _NEXT = (
     "sfumato complete ratings.csv --modes user item --value rating --bounds 1 5 --out model "
-    "--epsilon 1 --delta 1e-6 --unit user --labels-are-public"
+    "--epsilon 1 --delta 1e-6 --unit user --labels-are-public --public-units 1000"
 )
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _SHOWN = 3.0  # the budget of the model that is kept
@@ -75,10 +75,9 @@ def _private_fits(
     names = ("private constant", "private biases", f"sfumato, rank {rank}")
     errors: dict[str, list[float]] = {name: [] for name in names}
     kept = None
+    public = Public(train.n_entries, labels=True, units=train.shape[train.mode_index("user")])
     for epsilon in epsilons:
-        privacy = Privacy(
-            epsilon, 1e-6, unit="entry", local="user", public=Public(train.n_entries, True)
-        )
+        privacy = Privacy(epsilon, 1e-6, unit="entry", local="user", public=public)
         model = CP(rank, privacy=privacy, progress=progress)
         rivals = (
             Biases(sweeps=0, privacy=privacy, progress=progress),

@@ -679,7 +679,7 @@ def admitted(
     if not unit.hides_presence:  # elsewhere entries at one cell are entries of their own
         tensor = prepare.merge_duplicates(tensor, duplicates)
     entropy = Entropy(privacy.seed)
-    tensor = admit(tensor, unit, privacy.public, local, entropy.public_seed())
+    tensor = admit(tensor, unit, privacy.public, local, entropy)
     return tensor, unit, entropy
 
 

@@ -97,7 +97,7 @@ def estimator(case, epsilon=2.0, seed=1, kind=sf.CP):
         analysis=case.analysis,
         noise=case.noise,
         local=case.local,
-        public=sf.Public(entries=200, labels=True),
+        public=sf.Public(entries=200, labels={"user": range(12), ...: True}),
         seed=seed,
     )
     return kind(2, privacy=privacy)

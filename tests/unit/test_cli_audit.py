@@ -67,7 +67,8 @@ def test_an_audit_of_a_file_attacks_its_own_neighbours(tmp_path):
     file.write_text("\n".join(["user,item,rating", *lines]))
     table = [file, "--modes", "user", "item", "--value", "rating", "--bounds", 1, 5]
     promise = ["--epsilon", 1, "--delta", 1e-6, "--unit", "user", "--method", "bias"]
-    public = ["--labels-are-public", "--public-entries", 20, "--runs", 40, "--processes", 1, "--json"]
+    public = ["--labels-are-public", "--public-units", 10, "--public-entries", 20]
+    public += ["--runs", 40, "--processes", 1, "--json"]
     done = run(*table, *promise, *public)
     assert done.exit_code == 0
     found = json.loads(done.stdout)

@@ -33,9 +33,8 @@ def test_it_says_what_is_chosen_expected_assumed_and_that_it_costs_nothing():
 
 def test_the_plan_is_that_of_a_fit_with_the_same_numbers():
     shown = planned(*RATINGS, "--epsilon", 3, "--delta", 1e-6, "--bounds", 1, 5)
-    privacy = sf.Privacy(
-        3, 1e-6, unit="entry", local="user", public=sf.Public(entries=800_000, labels=True)
-    )
+    public = sf.Public(entries=800_000, labels={"user": range(6040), ...: True})
+    privacy = sf.Privacy(3, 1e-6, unit="entry", local="user", public=public)
     modes = [sf.Mode("user", 6040), sf.Mode("item", 3883)]
     plan = sf.CP(privacy=privacy).plan(modes, bounds=(1, 5))
     assert shown["plan"] == plan.explain()

@@ -15,6 +15,7 @@ from sfumato.privacy import settings
 
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5", "--rank", "2"]
 BIAS = ["--epsilon", "3", "--delta", "1e-6", "--method", "bias", "--labels-are-public", "--quiet"]
+USER = ["--unit", "user", "--public-units", "25"]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def ratings(tmp_path_factory):
 def private(ratings, tmp_path_factory):
     """A fit with the unit user, whose rows stay with them."""
     out = tmp_path_factory.mktemp("models") / "private"
-    result = run("complete", ratings, *COLUMNS, *BIAS, "--unit", "user", "--out", out)
+    result = run("complete", ratings, *COLUMNS, *BIAS, *USER, "--out", out)
     assert result.exit_code == 0, result.stderr
     return out, result
 
@@ -149,7 +150,7 @@ def test_a_ledger_is_continued_and_ends_at_its_limit(ratings, tmp_path):
 
 def test_ranks_are_tuned_within_the_budget(ratings, tmp_path):
     out, columns = tmp_path / "m", COLUMNS[:-2]
-    ask = [ratings, *columns, *BIAS, "--unit", "user", "--tune-rank", "1", "2", "3", "--out", out]
+    ask = [ratings, *columns, *BIAS, *USER, "--tune-rank", "1", "2", "3", "--out", out]
     result = run("complete", *ask, "--test", "0.2", "--json")
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
@@ -163,10 +164,8 @@ def test_ranks_are_tuned_within_the_budget(ratings, tmp_path):
 
 def test_tuning_needs_a_budget_and_several_ranks(ratings, tmp_path):
     out = ["--out", tmp_path / "m"]
-    assert "two candidates" in error_of(
-        ratings, *COLUMNS[:-2], *BIAS, "--unit", "user", "--tune-rank", "2", *out
-    )
-    for wrong in ([*COLUMNS[:-2]], [*COLUMNS, *BIAS, "--unit", "user"]):
+    assert "two candidates" in error_of(ratings, *COLUMNS[:-2], *BIAS, *USER, "--tune-rank", "2", *out)
+    for wrong in ([*COLUMNS[:-2]], [*COLUMNS, *BIAS, *USER]):
         result = run("complete", ratings, *wrong, "--tune-rank", "2", "3", *out)
         assert result.exit_code == 2
         assert "--tune-rank" in result.stderr
@@ -182,8 +181,7 @@ def test_public_labels_come_from_files(ratings, tmp_path):
     files = [f"item={tmp_path / 'item'}", f"day={tmp_path / 'day'}"]
     out = tmp_path / "m"
     result = run(
-        "complete", ratings, *COLUMNS, *flags, "--unit", "user", "--public-labels", *files,
-        "--public-units", "25", "--out", out,
+        "complete", ratings, *COLUMNS, *flags, *USER, "--public-labels", *files, "--out", out,
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     modes = json.loads((out / "release" / "model.json").read_text())["modes"]
@@ -199,8 +197,7 @@ def test_the_default_rank_does_not_depend_on_what_occurs(ratings, tmp_path):
     files = [f"item={tmp_path / 'item'}", f"day={tmp_path / 'day'}"]
     out = tmp_path / "m"
     result = run(
-        "complete", ratings, *COLUMNS[:-2], *flags, "--unit", "user", "--public-labels", *files,
-        "--public-units", "25", "--out", out,
+        "complete", ratings, *COLUMNS[:-2], *flags, *USER, "--public-labels", *files, "--out", out,
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert json.loads((out / "release" / "model.json").read_text())["ranks"] == [7, 7, 7]

@@ -73,7 +73,7 @@ def fitted(name="als", kind=sf.CP, dtype=None):
 
 @cache
 def private(method="bias", unit="user", local="user", kind=sf.CP):
-    public = sf.Public(labels=True, entries=KNOWN.n_entries)
+    public = sf.Public(labels={"user": KNOWN.modes[0].labels, ...: True}, entries=KNOWN.n_entries)
     privacy = sf.Privacy(20, 1e-6, unit=unit, method=method, local=local, public=public, seed=3)
     return kind(2, privacy=privacy).fit(KNOWN)
 

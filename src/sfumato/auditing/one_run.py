@@ -30,6 +30,7 @@ from sfumato.auditing.views import View
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator
+from sfumato.fit.admit import with_labels_of
 from sfumato.privacy.settings import Privacy
 from sfumato.processes import each_done
 from sfumato.solvers.base import DivergedError
@@ -101,9 +102,9 @@ def _with_public(privacy: Privacy, canaries: Canaries) -> Privacy:
 
     Neither depends on coins: labels are those of all canaries, entries those that coins add on average.
     """
-    public = privacy.public
+    public = with_labels_of(canaries.tensor.modes, privacy.public)
     entries = None if public.entries is None else public.entries + canaries.expected_entries
-    return replace(privacy, public=replace(public, labels=True, units=None, entries=entries))
+    return replace(privacy, public=replace(public, entries=entries))
 
 
 def _fitted(

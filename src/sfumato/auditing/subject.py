@@ -12,6 +12,7 @@ from sfumato.auditing.verdict import Promise
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator, admitted
+from sfumato.fit.admit import with_labels_of
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import epsilon_of
@@ -104,8 +105,8 @@ def made_ready(
     privacy = replace(privacy_of(estimator), ledger=None, limit=None)
     if not isinstance(data, SparseTensor):
         data = built(data, bounds)
-        public = replace(privacy.public, labels=True, entries=privacy.public.entries or data.n_entries)
-        privacy = replace(privacy, public=public)
+        known = with_labels_of(data.modes, privacy.public)
+        privacy = replace(privacy, public=replace(known, entries=known.entries or data.n_entries))
     elif data.bounds is None:
         raise SettingError("an audit needs public bounds of the values: read(..., bounds=(1, 5))")
     return privacy, admitted(data, replace(privacy, seed=0), estimator.duplicates)[0]

@@ -176,16 +176,21 @@ PublicLabels = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODE=FILE...",
-        help="Labels that everyone knows, one per line: --public-labels item=items.txt.",
+        help="Labels that everyone knows, one per line or a range: item=items.txt user=1..6040.",
     ),
 ]
 PublicUnits = Annotated[
     int | None,
-    typer.Option(metavar="N", help="At most how many owners there are whose rows stay with them."),
+    typer.Option(
+        metavar="N",
+        help="At most how many owners there are whose rows stay with them, as everyone knows.",
+    ),
 ]
 LabelsArePublic = Annotated[
     bool,
-    typer.Option("--labels-are-public", help="The labels in FILE are public."),
+    typer.Option(
+        "--labels-are-public", help="The labels in FILE are public; those of owners never are."
+    ),
 ]
 PublicSpread = Annotated[
     float | None,

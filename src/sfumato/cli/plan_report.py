@@ -13,6 +13,7 @@ from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError
 from sfumato.estimators import CP
+from sfumato.fit.admit import with_labels_of
 from sfumato.fit.methods import choose
 from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
 from sfumato.fit.private import PrivatePlan
@@ -100,13 +101,14 @@ class PlanOrder:
     def plan(self) -> PrivatePlan:
         """What a fit with ``--method auto`` would do."""
         modes = self.modes  # what is wrong with them is said first
+        public = Public(entries=self.entries, spread=self.spread, profile=self.profile)
         privacy = Privacy(
             self.epsilon,
             self.delta,
             unit=self.unit,
             max_entries=self.max_entries,
             local=None if self.local == "none" else self.local,
-            public=Public(entries=self.entries, labels=True, spread=self.spread, profile=self.profile),
+            public=with_labels_of(modes, public),
         )
         estimator = CP(self.rank, privacy=privacy)
         plan = estimator.plan(modes, bounds=self.range, entries=self.entries)

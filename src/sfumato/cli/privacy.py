@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sfumato.cli import options
 from sfumato.cli.options import Analysis, MethodName
-from sfumato.errors import SettingError
+from sfumato.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sfumato.data.tensor import Mode
     from sfumato.privacy.settings import Privacy
+
+_MOST_LABELS = 10_000_000  # in a range
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Promise:
             local=None if self.local == "none" else self.local,
             public=Public(
                 entries=self.public_entries,
-                labels=self.labels_are_public or self._read_labels(),
+                labels=self._labels(),
                 spread=self.public_spread,
                 units=self.public_units,
                 step=self.public_step,
@@ -114,25 +117,46 @@ class Promise:
         if named or self.method != MethodName.auto or self.analysis != Analysis.proven:
             raise SettingError(f"{', '.join(named) or 'a private method'} needs --epsilon")
 
-    def _read_labels(self) -> dict[str, list[str]]:
+    def _labels(self) -> dict[Any, list[str] | bool]:
+        """Those listed in files or as a range; elsewhere the data's, if these are public."""
         pairs = [text.partition("=") for text in self.public_labels or []]
-        if not all(mode and file for mode, _, file in pairs):
+        if not all(mode and listed for mode, _, listed in pairs):
             raise typer.BadParameter(
-                "give a mode and a file, as in item=items.txt", param_hint="--public-labels"
+                "give a mode and a file, or a range of numbers, as in item=items.txt or user=1..6040",
+                param_hint="--public-labels",
             )
-        return {mode: Path(file).read_text(encoding="utf-8").splitlines() for mode, _, file in pairs}
+        if len({mode for mode, _, _ in pairs}) < len(pairs):
+            raise typer.BadParameter("a mode is named twice", param_hint="--public-labels")
+        return {...: self.labels_are_public, **{mode: _listed(listed) for mode, _, listed in pairs}}
+
+
+def _listed(text: str) -> list[str]:
+    """Labels from a range of whole numbers, or one by line from a file."""
+    ends = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})", text)
+    if ends is None:
+        return _lines(Path(text))
+    first, last = int(ends[1]), int(ends[2])
+    if not first < last < first + _MOST_LABELS:
+        raise typer.BadParameter(
+            f"{text}: a range goes from a whole number to a larger one, of {_MOST_LABELS:,} at most",
+            param_hint="--public-labels",
+        )
+    return [str(number) for number in range(first, last + 1)]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not text in UTF-8: save it as one label per line") from error
 
 
 def public_shape(modes: Sequence[Mode], privacy: Privacy | None) -> list[int]:
-    """Sizes that default settings may depend on: as public labels give them, not the file."""
+    """Sizes that default settings may depend on: as is public, not those of the file."""
+    from sfumato.fit.admit import public_sizes
     from sfumato.fit.methods import local_mode
     from sfumato.privacy.unit import parse_unit
 
     assert privacy is not None
     unit = parse_unit(privacy.unit, [mode.name for mode in modes], privacy.max_entries)
-    local, labels = local_mode(privacy, unit, modes), privacy.public.labels
-    given = {} if isinstance(labels, bool) or not unit.hides_presence else labels
-    sizes = [len(given.get(mode.name, range(mode.size))) for mode in modes]
-    if local is not None and unit.hides_presence and privacy.public.units is not None:
-        sizes[local] = privacy.public.units
-    return sizes
+    return public_sizes(modes, privacy.public, local_mode(privacy, unit, modes))

@@ -1,24 +1,33 @@
 """What a private fit is shown of the data: known labels, values within public bounds, capped units.
 
-Nothing here raises an error or says a number that depends on the entries: how many values lie beyond
-the bounds, or how many entries have a label that is not public, is data.
+Nothing here raises an error or says a number that depends on the entries, but one: that there are more
+owners than were said to be at most. How many values lie beyond the bounds, or how many entries have a
+label that is not public, is data.
+
+*Owners* are the levels of the mode whose rows stay with them, and those of the mode that is the unit.
+Who they are and how many is what presence means, so that labels read off the data never count there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfumato.data import prepare
+from sfumato.data.ordering import lexicographic_order
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.privacy.clip import clip_values
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.unit import PrivacyUnit, Public, Unit
 
 
 def admit(
-    tensor: SparseTensor, unit: PrivacyUnit, public: Public, local: int | None, cap_seed: int
+    tensor: SparseTensor, unit: PrivacyUnit, public: Public, local: int | None, entropy: Entropy
 ) -> SparseTensor:
     """The tensor as a private fit may see it."""
     if tensor.bounds is None:
@@ -28,28 +37,35 @@ def admit(
         )
     bounds = tensor.bounds
     check_labels(tensor.modes, unit, public, local)
-    if unit.hides_presence and not isinstance(public.labels, bool):
-        tensor = _with_public_labels(tensor, public)
-        if local is not None and tensor.modes[local].name not in public.labels:
-            tensor = _with_public_number(tensor, local, public.units or 0)
+    tensor = _with_public_labels(tensor, public)
+    if local is not None and public.units is not None:
+        places = _places(unit, public.units, entropy)
+        tensor = _with_public_number(tensor, local, public.units, places)
     clipped = clip_values(tensor.values, *bounds).values
     tensor = tensor.with_values(clipped.astype(tensor.values.dtype), bounds)
     if isinstance(unit, Unit) and unit.max_entries is not None:
-        tensor = prepare.cap(tensor, unit.mode, unit.max_entries, cap_seed)
+        tensor = prepare.cap(tensor, unit.mode, unit.max_entries, entropy.public_seed())
     return tensor
 
 
+# -- what has to be public ------------------------------------------------------------------------
+
+
 def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local: int | None) -> None:
-    """Where presence is protected, the labels that are released have to be public."""
-    if not unit.hides_presence or public.labels is True:
+    """Where presence is protected: what is released, and all sizes, have to be public."""
+    names = [mode.name for mode in modes]
+    _check_given(names, public, local)
+    if not unit.hides_presence:
         return
-    given = {} if isinstance(public.labels, bool) else public.labels
-    unknown = set(given) - {mode.name for mode in modes}
-    if unknown:
-        raise SettingError(f"public labels name {sorted(unknown)}, which are no modes")
-    missing = [mode.name for m, mode in enumerate(modes) if m != local and mode.name not in given]
-    if local is not None and modes[local].name not in given:
-        _check_number(modes[local].name, unit, public)
+    owners = _owners(names, unit, local)
+    if local is not None:
+        _check_owners(names[local], public)
+    elif owners and not public.lists(owners[0]):
+        raise SettingError(
+            f"which {owners[0]} occur is what is protected, and their labels would be released: give "
+            f"the labels of all that may occur, {_labels_flag(owners[0])}"
+        )
+    missing = [name for name in names if name not in owners and public.labels_of(name) is False]
     if missing:
         raise SettingError(
             f"which labels of {' and '.join(missing)} occur is protected too, and they would be "
@@ -59,25 +75,115 @@ def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local
         )
 
 
-def _check_number(name: str, unit: PrivacyUnit, public: Public) -> None:
-    """How many rows stay with their owners sizes the fit, so it has to be public.
+def _owners(names: Sequence[str], unit: PrivacyUnit, local: int | None) -> list[str]:
+    """The mode whose levels are people, of whom nothing may be read off the data; none or one."""
+    if local is not None:
+        return [names[local]]
+    return [unit.mode] if isinstance(unit, Unit) else []
 
-    Where entries are protected, rows of the local mode take part in the fit under noise. One entry of
-    somebody new must not shift them: then the labels themselves have to be public.
-    """
-    labels = f"give the labels of all, Public(labels={{{name!r}: [...]}}) or --public-labels {name}=FILE"
-    if not isinstance(unit, Unit):
+
+def _check_given(names: Sequence[str], public: Public, local: int | None) -> None:
+    """Whatever is declared to be public has to have a place where it counts."""
+    given = () if isinstance(public.labels, bool) else public.labels
+    unknown = [name for name in given if name not in (*names, ...)]
+    if unknown:
+        raise SettingError(f"public labels name {unknown}, which are no modes")
+    if public.units is not None and local is None:
         raise SettingError(
-            f"which {name} occur is protected, and a new one would change the fit: {labels}"
+            "a public number of units is that of the owners whose rows stay with them, and here all "
+            "rows are released: leave it out"
         )
+
+
+def _check_owners(name: str, public: Public) -> None:
+    """How many rows stay with their owners sizes the fit, so it has to be public."""
+    if public.lists(name):
+        if public.units is not None:
+            raise SettingError(
+                f"the public labels of {name} say how many there are: leave the public number out"
+            )
+        return
     if public.units is None:
+        read_off = public.labels_of(name) is True
+        why = ", and labels read off the data would show it" if read_off else ""
         raise SettingError(
-            f"which {name} occur is protected, and so is how many: say how many there are at most, "
-            f"Public(units=...) or --public-units N, or {labels}"
+            f"which {name} occur is protected, and so is how many{why}: say how many there are at most, "
+            f"Public(units=N) or --public-units N, with N rounded up from what everyone knows; or give "
+            f"the labels of all that may occur, {_labels_flag(name)}"
         )
 
 
-def _with_public_number(tensor: SparseTensor, local: int, units: int) -> SparseTensor:
+def public_sizes(modes: Sequence[Mode], public: Public, local: int | None) -> list[int]:
+    """How many levels each mode has for a fit."""
+    sizes = [len(public.listed(m.name)) if public.lists(m.name) else m.size for m in modes]
+    if local is not None and public.units is not None:
+        sizes[local] = public.units
+    return sizes
+
+
+def with_labels_of(modes: Sequence[Mode], public: Public) -> Public:
+    """The same facts with every label listed: for data that are made up, or only planned for."""
+    return replace(public, labels={mode.name: _labels(mode) for mode in modes}, units=None)
+
+
+def _labels_flag(name: str) -> str:
+    return f"Public(labels={{{name!r}: [...]}}) or --public-labels {name}=FILE"
+
+
+def public_facts(
+    modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local: int | None
+) -> tuple[str, ...]:
+    """What a guarantee assumes to be public, as the caller declared it, in words."""
+    facts = _facts_of_presence(modes, unit, public, local)
+    if public.entries is not None and unit.hides_presence:
+        facts.append(f"the number of entries, about {public.entries:,}, is public")
+    if public.spread is not None:
+        facts.append(f"the spread of the values, about {public.spread:g}, is public")
+    if public.profile is not None:
+        facts.append("the profile that settings were chosen by is public, not taken from the data")
+    return tuple(facts)
+
+
+def _facts_of_presence(
+    modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local: int | None
+) -> list[str]:
+    if not unit.hides_presence:
+        return ["which cells were observed is public"]
+    names = [mode.name for mode in modes]
+    owners = _owners(names, unit, local)
+    given = [name for name in names if public.lists(name)]
+    read_off = [name for name in names if public.labels_of(name) is True and name not in owners]
+    facts = []
+    if given:
+        facts.append(f"the labels given for {' and '.join(given)} are public")
+    if read_off:
+        facts.append(
+            f"the labels of {' and '.join(read_off)} are public, though they were read off the data"
+        )
+    if local is not None and not public.lists(names[local]):
+        facts.append(f"that {names[local]} has at most {modes[local].size:,} levels is public")
+    return facts
+
+
+# -- owners ---------------------------------------------------------------------------------------
+
+
+def _places(unit: PrivacyUnit, units: int, entropy: Entropy) -> NDArray[np.int64]:
+    """The places that owners take, in the order of their labels, among as many as there are at most.
+
+    Where a unit is all of an owner's entries, nothing that is released depends on the owner's place.
+    Where it is one entry, rows of owners are parameters under noise, and a newcomer must not shift the
+    others': owners are put at random places, which nobody is told. The places of those who are there in
+    both of two neighbouring data sets then have the same law. Proof: ``proofs/gradient.md``, Sizes.
+    """
+    if isinstance(unit, Unit):
+        return np.arange(units)
+    return entropy.generator().permutation(units)
+
+
+def _with_public_number(
+    tensor: SparseTensor, local: int, units: int, places: NDArray[np.int64]
+) -> SparseTensor:
     """The local mode with as many levels as are said to be public; the rest have no entries."""
     mode = tensor.modes[local]
     if mode.size > units:
@@ -85,42 +191,66 @@ def _with_public_number(tensor: SparseTensor, local: int, units: int) -> SparseT
             f"there are more levels of {mode.name} than the public number, {units:,}: give a larger one"
         )
     names = [str(label) for label in _labels(mode)]
-    names += [f"(nobody {number + 1})" for number in range(units - mode.size)]
+    nobody = "nobody"
+    while any(name.startswith(f"({nobody} ") for name in names):
+        nobody += "'"
+    names += [f"({nobody} {number + 1})" for number in range(units - mode.size)]
+    labels = np.empty(units, object)
+    labels[places] = names
+    coordinates = tensor.coordinates.copy()
+    coordinates[local] = places[coordinates[local]]
     modes = list(tensor.modes)
-    modes[local] = Mode(mode.name, units, np.array(names, object), mode.bin)
-    return SparseTensor(tensor.coordinates, tensor.values, tuple(modes), tensor.bounds, _checked=True)
+    modes[local] = Mode(mode.name, units, labels, mode.bin)
+    return _ordered(coordinates, tensor.values, modes, tensor.bounds)
+
+
+# -- labels ---------------------------------------------------------------------------------------
 
 
 def _with_public_labels(tensor: SparseTensor, public: Public) -> SparseTensor:
-    """Entries whose labels are public, numbered by the public labels."""
-    assert not isinstance(public.labels, bool)
+    """Entries whose labels are public, numbered by the public labels where these are listed."""
+    listed = [m for m, mode in enumerate(tensor.modes) if public.lists(mode.name)]
+    if not listed:
+        return tensor
     modes, coordinates = list(tensor.modes), tensor.coordinates.copy()
-    for m, mode in enumerate(tensor.modes):
-        if mode.name not in public.labels:
-            continue
-        modes[m] = _public_mode(mode, public.labels[mode.name])
+    for m in listed:
+        mode = tensor.modes[m]
+        modes[m] = _public_mode(mode, public.listed(mode.name))
         # As text, letter by letter: were 7 and 07 to become one level, adding an entry at the one
         # would change the other's.
         level_of = {str(label): level for level, label in enumerate(_labels(modes[m]))}
         levels = np.array([level_of.get(str(label), -1) for label in _labels(mode)], np.int32)
         coordinates[m] = levels[coordinates[m]]
     known = (coordinates >= 0).all(axis=0)
-    renumbered = coordinates[:, known]
-    order = np.lexsort(renumbered[::-1])
+    return _ordered(coordinates[:, known], tensor.values[known], modes, tensor.bounds)
+
+
+def _ordered(
+    coordinates: NDArray[np.int32],
+    values: NDArray[Any],
+    modes: Sequence[Mode],
+    bounds: tuple[float, float] | None,
+) -> SparseTensor:
+    """A tensor of entries that were renumbered; there may be none."""
+    order = lexicographic_order(coordinates, tuple(mode.size for mode in modes))
+    if order is not None:
+        coordinates, values = coordinates[:, order], values[order]
     return SparseTensor(
-        np.ascontiguousarray(renumbered[:, order]),
-        np.ascontiguousarray(tensor.values[known][order]),
+        np.ascontiguousarray(coordinates),
+        np.ascontiguousarray(values),
         tuple(modes),
-        tensor.bounds,
+        bounds,
         _checked=True,
     )
 
 
-def _labels(mode: Mode) -> list[object]:
-    return list(range(mode.size)) if mode.labels is None else mode.labels.tolist()
+def _labels(mode: Mode) -> Sequence[object]:
+    return range(mode.size) if mode.labels is None else mode.labels.tolist()
 
 
 def _public_mode(mode: Mode, labels: Sequence[object]) -> Mode:
+    if mode.labels is None and isinstance(labels, range) and labels == range(len(labels)):
+        return Mode(mode.name, len(labels), None, mode.bin)
     given = list(labels)
     if len(given) < 2:
         raise SettingError(f"public labels of {mode.name!r}: give all that may occur, two or more")

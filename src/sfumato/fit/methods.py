@@ -11,7 +11,7 @@ import numpy as np
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
-from sfumato.fit.admit import check_labels
+from sfumato.fit.admit import check_labels, public_facts
 from sfumato.fit.planner import forecast, multiplier, serves_factors
 from sfumato.fit.private import PrivatePlan
 from sfumato.privacy.budget import ZCDP, Budget
@@ -74,9 +74,8 @@ def make_plan(
         if rank is not None and chosen.rank is not None:
             shape = replace(shape, make_model=rank.models(chosen.rank))
     solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
-    return PrivatePlan(
-        shape, solver, privacy.budget, seed, labels_assumed=privacy.public.labels is True
-    ).calibrated()
+    facts = public_facts(shape.modes, unit, privacy.public, local)
+    return PrivatePlan(shape, solver, privacy.budget, seed, facts).calibrated()
 
 
 def open_ledger(privacy: Privacy, unit: AnyUnit) -> Ledger:

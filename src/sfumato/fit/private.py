@@ -28,14 +28,15 @@ from sfumato.solvers.own_rows import OwnPrior, solve_own
 class PrivatePlan:
     """What will be fitted, with how much noise, and what that costs: everything but the data.
 
-    The noise that is drawn and the guarantee that is printed both derive from ``charges``.
+    The noise that is drawn and the guarantee that is printed both derive from ``charges``. ``facts`` are
+    what the caller declared to be public, in words.
     """
 
     shape: PublicShape
     solver: PrivateSolver[Any]
     budget: Budget | ZCDP
     seed: int = 0
-    labels_assumed: bool = False
+    facts: tuple[str, ...] = ()
 
     def calibrated(self) -> PrivatePlan:
         """The same plan with the least noise that its budget covers."""
@@ -117,24 +118,12 @@ class PrivatePlan:
         """What has to be true for the guarantee to hold."""
         unit = self.shape.unit
         assert unit is not None
-        given = ["the bounds of the values are public, not taken from the data"]
-        if not unit.hides_presence:
-            given.append("which cells were observed is public")
-        elif self.labels_assumed:
-            given.append(
-                "the labels of the released modes are public, though they were read off the data"
-            )
-        else:
-            given.append("the labels given as public are")
-        if unit.hides_presence and self.shape.entries is not None:
-            given.append(f"the number of entries, about {self.shape.entries:,}, is public")
-        if unit.hides_presence and self.shape.local is not None:
-            own = self.shape.modes[self.shape.local]
-            given.append(f"that {own.name} has at most {own.size:,} levels is public")
+        given = ["the bounds of the values are public, not taken from the data", *self.facts]
         if isinstance(unit, Unit):
             given.append(f"no two levels of {unit.mode} belong to the same one")
-        if self.shape.spread is not None:
-            given.append(f"the spread of the values, about {self.shape.spread:g}, is public")
+        if self.shape.local is not None:
+            own = self.shape.modes[self.shape.local].name
+            given.append(f"rows of {own} are shown to their owners alone")
         return (*given, *self.solver.assumes(self.shape))
 
 
@@ -240,6 +229,10 @@ def _budget_shares(charges: tuple[Charge, ...]) -> list[float]:
 
 def _released(shape: PublicShape) -> tuple[str, ...]:
     model = shape.make_model(shape.sizes, shape.dtype)
-    parts = ["mean"]
-    parts += [f"rows of {mode.name}" for m, mode in enumerate(shape.modes) if m != shape.local]
-    return (*parts, "core") if model.free_core.size else tuple(parts)
+    rows = "rows and biases" if shape.fit_biases else "rows"
+    parts = ["mean"] if shape.fit_mean else []
+    parts += [f"{rows} of {mode.name}" for m, mode in enumerate(shape.modes) if m != shape.local]
+    parts += ["core"] if model.free_core.size else []
+    if shape.local is not None:
+        parts.append(f"how rows of {shape.modes[shape.local].name} are solved")
+    return tuple(parts)

@@ -236,17 +236,19 @@ class Public:
     Parameters
     ----------
     entries : about how many entries there are. Where it is missing, a noisy count is charged.
-    labels : by mode name the labels that may occur; or True: the labels in the data are public.
-        Entries with other labels are left out.
-    units : how many levels at most a mode has whose rows stay with their owners (how many users there
-        are), where their labels are not public; for the unit that is such a mode.
+    labels : by mode name the labels that may occur, or True: those in the data are public; ``...`` is
+        for all other modes, and True alone for all. Entries with other labels are left out. Of owners
+        (of the mode that is the unit, or whose rows stay with them) the labels in the data are never
+        public: True says nothing of them.
+    units : how many owners there are at most whose rows stay with them (how many users), where their
+        labels are not listed. A number that everyone knows, rounded up; not that of the data.
     spread : about how far values lie from their mean (a standard deviation); sharpens settings.
     step : distance of the values that can occur from each other: 1 for ratings of 1 to 5 stars.
     profile : what the data are assumed to be like where a method and a rank are chosen.
     """
 
     entries: int | None = None
-    labels: Mapping[str, Sequence[Any]] | bool = field(default=False)
+    labels: Mapping[Any, Sequence[Any] | bool] | bool = field(default=False)
     spread: float | None = None
     units: int | None = None
     step: float | None = None
@@ -261,6 +263,22 @@ class Public:
             raise SettingError(f"a public step must be a number above zero, got {self.step}")
         if self.spread is not None and not 0 < self.spread < inf:
             raise SettingError(f"a public spread must be a number above zero, got {self.spread}")
+
+    def labels_of(self, mode: str) -> Sequence[Any] | bool:
+        """Labels listed for a mode; True where those in the data are public, False where none are."""
+        if isinstance(self.labels, bool):
+            return self.labels
+        return self.labels.get(mode, self.labels.get(..., False))
+
+    def lists(self, mode: str) -> bool:
+        """Whether the labels of a mode are listed, one by one."""
+        return not isinstance(self.labels_of(mode), bool)
+
+    def listed(self, mode: str) -> Sequence[Any]:
+        """The labels listed for a mode that has such a list."""
+        labels = self.labels_of(mode)
+        assert not isinstance(labels, bool)
+        return labels
 
 
 def _check_cap(max_entries: int) -> None:

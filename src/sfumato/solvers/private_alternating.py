@@ -290,10 +290,8 @@ class PrivateAlternating:
     def rounds(self, shape: PublicShape) -> int:
         return len(self.steps(shape))
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:
-        if shape.local is None:
-            return ()
-        return (f"rows of {shape.modes[shape.local].name} are shown to their owners alone",)
+    def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
 
     def in_words(self, shape: PublicShape) -> tuple[str, ...]:
         """The settings, for a person."""

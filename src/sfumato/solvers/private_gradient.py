@@ -258,10 +258,10 @@ class PrivateSGD:
     def rounds(self, shape: PublicShape) -> int:
         return len(self.charges(shape))
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:
-        if shape.local is None:
+    def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
+        if self.start is None:
             return ()
-        return (f"rows of {shape.modes[shape.local].name} are shown to their owners alone",)
+        return ("the bias predictor that it starts from is public, or was paid for elsewhere",)
 
     # -- the loop -------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ UNITS = [sf.Value(), sf.UnitValues("user", 4), sf.Entry(), sf.Unit("user"), sf.U
 each_unit = pytest.mark.parametrize(
     "unit", UNITS, ids=lambda unit: f"{type(unit).__name__}{unit.max_entries or ''}"
 )
-PUBLIC = sf.Public(labels=True, entries=600)
+PUBLIC = sf.Public(labels={"user": range(40), ...: True}, entries=600)
 
 
 def ratings(users=40, items=30, entries=600, seed=0, labels=None):
@@ -222,10 +222,9 @@ def test_added_levels_have_labels_of_their_own(labels):
 # -- audits ---------------------------------------------------------------------------------------
 
 
-def private(method="bias", unit="entry", epsilon=1.0, delta=1e-6, local=None, **more):
-    privacy = sf.Privacy(
-        epsilon=epsilon, delta=delta, unit=unit, method=method, local=local, public=PUBLIC, **more
-    )
+def private(method="bias", unit="entry", epsilon=1.0, delta=1e-6, local=None, users=40):
+    public = replace(PUBLIC, labels={"user": range(users), ...: True})
+    privacy = sf.Privacy(epsilon, delta, unit=unit, method=method, local=local, public=public)
     return sf.CP(2, privacy=privacy)
 
 
@@ -264,7 +263,7 @@ class Careless(PrivateConstant):
     ids=str,
 )
 def test_noise_that_is_left_out_is_found(unit, local):
-    estimator = private(Careless(), unit, 0.5, 1e-6, local)
+    estimator = private(Careless(), unit, 0.5, 1e-6, local, users=150)
     audit = sf.audit_one_run(estimator, ratings(150, 200, 3000), canaries=100, references=2, processes=1)
     assert audit.violated, audit
     assert audit.verdict.startswith("VIOLATED: measured >= ")

@@ -14,7 +14,7 @@ from sfumato.errors import SettingError
 
 SHAPE = (Mode("user", 7), Mode("item", 6), Mode("week", 4))
 CELL = np.array([[6], [5], [3]])
-PUBLIC = sf.Public(labels=True, entries=90)
+PUBLIC = sf.Public(labels={"user": range(7), ...: True}, entries=90)
 
 
 def fitted(estimator=sf.CP, **settings):

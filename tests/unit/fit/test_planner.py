@@ -146,7 +146,7 @@ def test_fits_reach_what_is_expected(unit, local, epsilon):
             unit=unit,
             local=name,
             method=method,
-            public=sf.Public(entries=train.n_entries, labels=True),
+            public=sf.Public(entries=train.n_entries, labels={"user": range(600), ...: True}),
             seed=11,
         )
         estimator = sf.CP(privacy=privacy)

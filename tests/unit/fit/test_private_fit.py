@@ -10,6 +10,7 @@ import pytest
 import sfumato as sf
 from sfumato.fit.admit import admit
 from sfumato.privacy.clip import Clipped
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian
 from sfumato.solvers.base import DivergedError, Info
@@ -85,13 +86,16 @@ def ratings(values=(1.0, 2, 3, 4, 5, 9, 1, 2)):
     return sf.SparseTensor(cells, np.array(values, float), modes, (1, 5))
 
 
+PUBLIC = sf.Public(labels={"user": ["ann", "bob", "cat", "dan"], ...: True})
+
+
 def privacy(**changes):
     settings = {
         "epsilon": 1.0,
         "delta": 1e-6,
         "unit": "entry",
         "method": NoisyMeans(),
-        "public": sf.Public(labels=True),
+        "public": PUBLIC,
         "seed": 1,
     }
     return sf.Privacy(**{**settings, **changes})
@@ -103,13 +107,14 @@ def fitted(**changes):
 
 def test_values_beyond_the_bounds_are_clipped_in_silence():
     unit, public = sf.Entry(), sf.Public(labels=True)
-    admitted = admit(ratings((1.0, 99, -7, np.nan, np.inf, 2, 3, 4)), unit, public, None, 0)
+    values = (1.0, 99, -7, np.nan, np.inf, 2, 3, 4)
+    admitted = admit(ratings(values), unit, public, None, Entropy(0))
     assert sorted(admitted.values) == [1, 1, 2, 3, 3, 4, 5, 5]
 
 
 def test_entries_with_labels_that_are_not_public_are_left_out():
     public = sf.Public(labels={"user": ["dan", "ann", "eve"], "item": ["x", "y", "z"]})
-    admitted = admit(ratings(), sf.Entry(), public, None, 0)
+    admitted = admit(ratings(), sf.Entry(), public, None, Entropy(0))
     assert admitted.modes[0].labels.tolist() == ["dan", "ann", "eve"]
     assert set(admitted.coordinates[0]) == {0, 1}
     whole = ratings()
@@ -121,22 +126,95 @@ def test_entries_with_labels_that_are_not_public_are_left_out():
     np.testing.assert_array_equal(order, np.arange(admitted.n_entries))
 
 
-@pytest.mark.parametrize("unit", ["entry", "user"])
-def test_released_labels_have_to_be_public(unit):
-    with pytest.raises(sf.SettingError, match="labels"):
-        fitted(unit=unit, public=sf.Public())
-    if unit == "user":  # the own mode's labels are not released, but their number sizes settings
-        items = {"item": ["x", "y", "z"]}
-        with pytest.raises(sf.SettingError, match="how many"):
-            fitted(unit=unit, public=sf.Public(labels=items))
-        model = fitted(unit=unit, public=sf.Public(labels=items, units=5))
-        assert model.local_ == 0
-        assert model.modes_[0].size == 5
-        assert "at most 5" in str(model.guarantee_)
-        with pytest.raises(sf.SettingError, match="larger"):
-            fitted(unit=unit, public=sf.Public(labels=items, units=3))
-    with pytest.raises(sf.SettingError, match="labels of all"):
-        fitted(unit="entry", local="user", public=sf.Public(labels={"item": ["x", "y", "z"]}, units=9))
+ITEMS = {"item": ["x", "y", "z"]}
+OWNERS = {"user": ["ann", "bob", "cat", "dan", "eve"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "public", "match"),
+    [
+        ({"unit": "entry"}, {}, "which labels of user and item occur is protected too"),
+        ({"unit": "user"}, {}, "which user occur is protected, and so is how many: say how many"),
+        ({"unit": "user"}, {"labels": ITEMS}, r"Public\(units=N\) or --public-units N"),
+        ({"unit": "user"}, {"labels": True}, "and labels read off the data would show it"),
+        ({"unit": "user"}, {"labels": {"user": True, ...: True}}, "and so is how many"),
+        ({"unit": "user"}, {"units": 9}, "which labels of item occur"),
+        ({"unit": "user"}, {"labels": {**ITEMS, **OWNERS}, "units": 9}, "leave the public number out"),
+        ({"unit": "user", "local": None}, {"labels": True}, "which user occur is what is protected"),
+        ({"unit": "user", "local": None}, {"labels": ITEMS, "units": 9}, "all rows are released"),
+        ({"unit": "entry", "local": "user"}, {"labels": True}, "and so is how many"),
+        ({"unit": "entry"}, {"labels": True, "units": 9}, "all rows are released"),
+        ({"unit": "value"}, {"units": 9}, "all rows are released"),
+        ({"unit": "user"}, {"labels": {"planet": ["mars", "venus"]}}, "planet"),
+        ({"unit": "user"}, {"labels": True, "units": 3}, "more levels of user than the public number"),
+    ],
+    ids=str,
+)
+def test_what_would_show_who_is_there_has_to_be_said(settings, public, match, tmp_path):
+    ledger = tmp_path / "ledger"
+    with pytest.raises(sf.SettingError, match=match):
+        fitted(**settings, public=sf.Public(**public), ledger=ledger)
+    assert not ledger.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "public", "size"),
+    [
+        ({"unit": "user"}, {"labels": ITEMS, "units": 6}, 6),
+        ({"unit": "user"}, {"labels": True, "units": 6}, 6),
+        ({"unit": "user"}, {"labels": {**OWNERS, ...: True}}, 5),
+        ({"unit": "user", "local": None}, {"labels": {**OWNERS, ...: True}}, 5),
+        ({"unit": "entry", "local": "user"}, {"labels": True, "units": 6}, 6),
+        ({"unit": "entry", "local": "user"}, {"labels": {**OWNERS, ...: True}}, 5),
+        ({"unit": "value"}, {"labels": OWNERS}, 5),
+    ],
+    ids=str,
+)
+def test_sizes_are_the_public_ones_and_are_told(settings, public, size):
+    model = fitted(**settings, public=sf.Public(**public))
+    assert model.modes_[0].size == size
+    text = " ".join(str(model.guarantee_).split())
+    assert (f"user has at most {size} levels is public" in text) == ("units" in public)
+    assert ("labels given for user" in text) == (size == 5 and settings["unit"] != "value")
+    assert ("item are public, though they were read off" in text) == (
+        settings["unit"] != "value" and public["labels"] is not ITEMS
+    )
+    for label in ("ann", "dan"):
+        assert np.isfinite(model.predict(user=label, item="x"))
+
+
+def test_where_an_entry_is_protected_owners_take_places_at_random():
+    """Every place is as likely for everyone, whoever else is there: 4,000 draws, 6 standard errors."""
+    tensor, unit = ratings(), sf.Entry()
+    for users in (4, 3):
+        kept = tensor.take(tensor.coordinates[0] < users)
+        modes = (sf.Mode("user", users, tensor.modes[0].labels[:users]), tensor.modes[1])
+        fewer = sf.SparseTensor(kept.coordinates, kept.values, modes, (1, 5))
+        taken = np.zeros((users, 5))
+        for seed in range(4000):
+            admitted = admit(fewer, unit, sf.Public(labels=True, units=5), 0, Entropy(seed))
+            levels = admitted.modes[0].find(modes[0].labels)
+            taken[np.arange(users), levels] += 1
+        assert np.abs(taken / 4000 - 0.2).max() < 6 * np.sqrt(0.16 / 4000)
+    entries = {
+        (admitted.modes[0].label(u), i, v)
+        for u, i, v in zip(*admitted.coordinates.tolist(), admitted.values.tolist(), strict=True)
+    }
+    assert len(entries) == fewer.n_entries
+    assert entries == {
+        (modes[0].labels[u], i, np.clip(v, 1, 5))
+        for u, i, v in zip(*fewer.coordinates.tolist(), fewer.values.tolist(), strict=True)
+    }
+
+
+def test_somebody_called_nobody_is_somebody():
+    tensor = ratings()
+    users = np.array(["(nobody 1)", "bob", "(nobody' 1)", "dan"], object)
+    modes = (sf.Mode("user", 4, users), tensor.modes[1])
+    strange = sf.SparseTensor(tensor.coordinates, tensor.values, modes, (1, 5))
+    admitted = admit(strange, sf.Unit("user"), sf.Public(labels=True, units=7), 0, Entropy(0))
+    assert admitted.modes[0].find(users).tolist() == [0, 1, 2, 3]
+    assert len(set(admitted.modes[0].labels)) == 7
 
 
 @pytest.mark.parametrize("method", ["bias", "gradient", "alternating"])
@@ -161,7 +239,7 @@ def test_labels_are_matched_letter_by_letter():
     modes = (sf.Mode("user", 2, np.array(["7", "07"], object)), ratings().modes[1])
     tensor = sf.SparseTensor(np.array([[0, 1], [0, 1]]), np.array([1.0, 2.0]), modes, (1, 5))
     public = sf.Public(labels={"user": [6, 7], "item": ["x", "y"]})
-    assert admit(tensor, sf.Entry(), public, None, 0).values.tolist() == [1.0]
+    assert admit(tensor, sf.Entry(), public, None, Entropy(0)).values.tolist() == [1.0]
 
 
 def test_bounds_are_needed_before_anything_is_drawn(tmp_path):
@@ -177,7 +255,7 @@ def test_the_guarantee_says_what_was_spent_and_on_what():
     guarantee = fitted(seed=None).guarantee_
     assert 0.99 < guarantee.epsilon <= 1.0
     assert guarantee.delta == 1e-6
-    assert guarantee.released == ("mean", "rows of user", "rows of item")
+    assert guarantee.released == ("mean", "rows and biases of user", "rows and biases of item")
     assert guarantee.exact
     assert not guarantee.seeded
     assert guarantee.releasable
@@ -257,7 +335,7 @@ def test_a_release_holds_nothing_of_the_owners_rows(tmp_path):
     released = b"".join(path.read_bytes() for path in (folder / "release").iterdir())
     for name in (b'"ann"', b'"bob"', b'"cat"', b'"dan"', b"factor_0", b"bias_0"):
         assert name not in released
-    assert b"rows of item" in released
+    assert b"rows and biases of item" in released
     assert (folder / "owner" / "NOT-FOR-RELEASE.txt").is_file()
 
 

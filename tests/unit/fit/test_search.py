@@ -36,7 +36,7 @@ def privacy(**changes):
         "delta": 1e-6,
         "unit": "entry",
         "method": "bias",
-        "public": sf.Public(labels=True, entries=1500),
+        "public": sf.Public(labels={"user": range(60), ...: True}, entries=1500),
         "seed": 1,
     }
     return sf.Privacy(**{**settings, **changes})

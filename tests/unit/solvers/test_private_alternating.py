@@ -200,7 +200,7 @@ def test_impossible_settings_are_refused(settings):
 
 def test_pure_budgets_and_missing_biases_are_refused_by_the_plan():
     def plan(delta=1e-6, unit="entry", local="auto", **model):
-        public = sf.Public(labels=True, entries=900)
+        public = sf.Public(labels={"user": range(30), ...: True}, entries=900)
         privacy = sf.Privacy(1.0, delta, unit=unit, method="alternating", public=public, local=local)
         return sf.CP(2, privacy=privacy, **model).plan(TENSOR.modes, bounds=BOUNDS)
 
@@ -219,7 +219,7 @@ def test_values_that_are_no_numbers_do_not_show():
     values[:3] = nan, inf, -inf
     strange = SparseTensor(TENSOR.coordinates, values, TENSOR.modes, BOUNDS)
     plain = strange.with_values(np.concatenate([[3.0, 5.0, 1.0], values[3:]]), BOUNDS)
-    public = sf.Public(labels=True, entries=900)
+    public = sf.Public(labels={"user": range(30), ...: True}, entries=900)
     for unit in ("entry", "user"):
         privacy = sf.Privacy(3.0, 1e-6, unit=unit, method="alternating", public=public, seed=1)
         models = [sf.CP(2, privacy=privacy).fit(tensor).model_ for tensor in (strange, plain)]
