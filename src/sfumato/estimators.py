@@ -24,7 +24,7 @@ from sfumato.data.read import read, read_entries, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
-from sfumato.fit.methods import OpenRank, local_mode, make_plan, open_ledger
+from sfumato.fit.methods import OpenRank, local_mode, make_plan, modes_of_fit, open_ledger
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
@@ -108,9 +108,10 @@ class TensorEstimator(Parametrised, ABC):
         A private plan needs the values' public bounds, and where positions are public the number of
         entries.
         """
-        shape = self._shape(modes, dtype)
         if self.privacy is not None:
+            shape = self._shape(modes_of_fit(modes, self.privacy), dtype)
             return self._private_plan(shape, self.privacy, bounds, entries)
+        shape = self._shape(modes, dtype)
         solver = self._solver()
         return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
 

@@ -3,6 +3,7 @@
 Exactly: no tolerance, since contributions lie on a grid on which sums are exact.
 """
 
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -112,6 +113,28 @@ def assert_within(first, second):
     assert np.sqrt((change**2).sum()) <= first.l2 * (1 + 1e-15)  # of the root itself
     if first.single:
         assert np.count_nonzero(change) <= 1
+
+
+FAR = [(1e15, 1e15 + 2), (2.0**60, 2.0**60 + 4096), (-1e30, -1e30 + 2.0**60), (0.0, 1e-50)]
+
+
+@pytest.mark.parametrize("unit", [UnitValues("user", 1), UnitValues("user", 7), Value()], ids=str)
+@pytest.mark.parametrize("bounds", FAR, ids=str)
+@examples
+@given(st.integers(0, 2**32), st.sampled_from([3, 1000]), st.sampled_from([None, 20]))
+def test_a_constant_keeps_its_bound_however_far_from_zero_values_lie(unit, bounds, seed, each, entries):
+    """Rounding of a unit's mean depends on its other values: it must not add to the change."""
+    rng = np.random.default_rng(seed)
+    cells = np.stack(
+        [np.repeat([0, 1], each), rng.integers(SIZES[1], size=2 * each), np.zeros(2 * each)]
+    )
+    values = rng.choice([*bounds, bounds[0] + (bounds[1] - bounds[0]) / 3], 2 * each)
+    changed = values.copy()
+    changed[: min(unit.max_entries or 1, each)] = rng.choice(bounds)
+    shape = replace(shape_of(unit, entries=entries), bounds=bounds)
+    known = Known(shape, 1.0, pure=False)
+    sites = [Site(tensor(cells.astype(int), v), 1) for v in (values, changed)]
+    assert_within(*(constant_statistics(known, site) for site in sites))
 
 
 @pytest.mark.parametrize("pure", [False, True], ids=["gaussian", "pure"])

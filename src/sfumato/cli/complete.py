@@ -16,7 +16,7 @@ from sfumato.cli import options
 from sfumato.cli.command import command
 from sfumato.cli.common import console, notes_unless, write_factors_beside
 from sfumato.cli.options import DEFAULT_RANK, Duplicates, FactorFormat, ModelName
-from sfumato.cli.privacy import Promise, Release, public_shape
+from sfumato.cli.privacy import Promise, Release
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -238,8 +238,10 @@ def _fit_privately(
     from sfumato import report
     from sfumato.data import prepare
     from sfumato.estimators import Biases
+    from sfumato.fit.methods import modes_of_fit
 
-    shape = public_shape(tensor.modes, order.privacy)
+    assert order.privacy is not None
+    shape = [mode.size for mode in modes_of_fit(tensor.modes, order.privacy)]
     name = f"{order.name_for(shape)}, private"
     _say_what_was_chosen(order, tensor.modes, shape, notes)
     with report.FitProgress(notes) as progress:

@@ -14,9 +14,6 @@ from sfumato.cli.options import Analysis, MethodName
 from sfumato.errors import DataError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sfumato.data.tensor import Mode
     from sfumato.privacy.settings import Privacy
 
 _MOST_LABELS = 10_000_000  # in a range
@@ -149,14 +146,3 @@ def _lines(file: Path) -> list[str]:
         return file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not text in UTF-8: save it as one label per line") from error
-
-
-def public_shape(modes: Sequence[Mode], privacy: Privacy | None) -> list[int]:
-    """Sizes that default settings may depend on: as is public, not those of the file."""
-    from sfumato.fit.admit import public_sizes
-    from sfumato.fit.methods import local_mode
-    from sfumato.privacy.unit import parse_unit
-
-    assert privacy is not None
-    unit = parse_unit(privacy.unit, [mode.name for mode in modes], privacy.max_entries)
-    return public_sizes(modes, privacy.public, local_mode(privacy, unit, modes))

@@ -113,12 +113,15 @@ def _check_owners(name: str, public: Public) -> None:
         )
 
 
-def public_sizes(modes: Sequence[Mode], public: Public, local: int | None) -> list[int]:
-    """How many levels each mode has for a fit."""
+def public_modes(modes: Sequence[Mode], public: Public, local: int | None) -> tuple[Mode, ...]:
+    """The modes with as many levels as they have for a fit; labels where these stay the same."""
     sizes = [len(public.listed(m.name)) if public.lists(m.name) else m.size for m in modes]
     if local is not None and public.units is not None:
         sizes[local] = public.units
-    return sizes
+    return tuple(
+        mode if mode.size == size else Mode(mode.name, size, None, mode.bin)
+        for mode, size in zip(modes, sizes, strict=True)
+    )
 
 
 def with_labels_of(modes: Sequence[Mode], public: Public) -> Public:

@@ -11,7 +11,7 @@ import numpy as np
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
-from sfumato.fit.admit import check_labels, public_facts
+from sfumato.fit.admit import check_labels, public_facts, public_modes
 from sfumato.fit.planner import forecast, multiplier, serves_factors
 from sfumato.fit.private import PrivatePlan
 from sfumato.privacy.budget import ZCDP, Budget
@@ -76,6 +76,12 @@ def make_plan(
     solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
     facts = public_facts(shape.modes, unit, privacy.public, local)
     return PrivatePlan(shape, solver, privacy.budget, seed, facts).calibrated()
+
+
+def modes_of_fit(modes: Sequence[Mode], privacy: Privacy) -> tuple[Mode, ...]:
+    """Modes with their public sizes, which are all that settings may depend on."""
+    unit = parse_unit(privacy.unit, [mode.name for mode in modes], privacy.max_entries)
+    return public_modes(modes, privacy.public, local_mode(privacy, unit, modes))
 
 
 def open_ledger(privacy: Privacy, unit: AnyUnit) -> Ledger:

@@ -33,7 +33,7 @@ from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.selection import Run, SelectBest, select_best
 from sfumato.solvers.base import DivergedError, PublicShape
-from sfumato.solvers.contributions import grid
+from sfumato.solvers.contributions import cut, grid
 
 Array = NDArray[Any]
 PROOF = "proofs/tuning.md"
@@ -90,9 +90,8 @@ class HeldOutError:
             levels, size = tensor.coordinates[self.group], tensor.shape[self.group]
             counts = np.bincount(levels, minlength=size)
             added = np.bincount(levels, added, size) / np.maximum(counts, self.full)
-        step = grid(0.5)
         # On a grid, so that the sum is exact: one contribution more changes it by that and no more.
-        total = (np.trunc(np.clip(added, -0.5, 0.5) / step) * step).sum()
+        total = cut(np.clip(added, -0.5, 0.5), grid(0.5)).sum()
         bound = 1.0 if self.replaces else 0.5
         return Clipped(np.array([total]), bound, bound, single=True)
 

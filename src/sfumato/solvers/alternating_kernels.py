@@ -47,10 +47,9 @@ from sfumato.simd import (
     total,
     truncate,
 )
-from sfumato.solvers.contributions import grid
+from sfumato.solvers.contributions import BELOW_ONE, grid
 
 Array = NDArray[Any]
-_BELOW_ONE = 1 - 2.0**-30  # lengths are computed with rounding: stay below the bound
 _SIDE = 4  # designs that are turned into features at a time
 CORE = -1  # the block that is no mode
 
@@ -162,8 +161,8 @@ def _shorten(x: Array, at: int, width: int, length: float) -> None:
     if not norm < np.inf:  # a design beyond all numbers lets nothing through
         for b in range(0, width, line_length(x)):
             store(x, at + b, spread(x, x.dtype.type(0)))
-    elif norm > length * _BELOW_ONE:
-        factor = spread(x, length * _BELOW_ONE / norm)
+    elif norm > length * BELOW_ONE:
+        factor = spread(x, length * BELOW_ONE / norm)
         for b in range(0, width, line_length(x)):
             store(x, at + b, multiply(factor, load(x, at + b)))
 
@@ -364,8 +363,8 @@ def _by_unit(
             for r in range(slot * width, (slot + 1) * width):
                 squares += sums[r] * sums[r]
         factor = 1 / np.sqrt(size + ridge)
-        if factor * np.sqrt(squares) > bound * _BELOW_ONE:
-            factor = bound * _BELOW_ONE / np.sqrt(squares)
+        if factor * np.sqrt(squares) > bound * BELOW_ONE:
+            factor = bound * BELOW_ONE / np.sqrt(squares)
         for slot in range(used):
             level = level_of[slot]
             _add_cut(sums, slot * width, factor, step, width, out, level * width)
@@ -450,7 +449,7 @@ def sums_reference(
         else:
             np.add.at(vector, levels[mine], each[mine] * weighting.levels[levels[mine], None])
             vector *= (((weighting.levels * counts) ** 2).sum() + weighting.ridge) ** -0.5
-            vector *= min(1.0, bound * _BELOW_ONE / max(float(np.linalg.norm(vector)), 1e-300))
+            vector *= min(1.0, bound * BELOW_ONE / max(float(np.linalg.norm(vector)), 1e-300))
         out += np.trunc(vector / step) * step
     return out
 
@@ -461,7 +460,7 @@ def _one_entry(model: Multilinear, block: int, features: Features, cell: Array, 
     rank, metric = d.shape[0], features.metric
     x = metric[:, :rank].T @ d if metric.shape[0] > 1 else metric[0, :rank] * d
     norm = float(np.linalg.norm(x))
-    x = x * min(1.0, features.length * _BELOW_ONE / max(norm, 1e-300)) if norm < inf else np.zeros(rank)
+    x = x * min(1.0, features.length * BELOW_ONE / max(norm, 1e-300)) if norm < inf else np.zeros(rank)
     x = np.append(x, features.bias)
     target = value - model.predict_reference(here)[0]
     if features.normal:

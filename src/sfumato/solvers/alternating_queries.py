@@ -13,12 +13,11 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clip import Clipped
 from sfumato.privacy.unit import PrivacyUnit
 from sfumato.solvers.alternating_kernels import Features, Weighting, entry_sums, unit_sums
-from sfumato.solvers.contributions import arrange, grid
+from sfumato.solvers.contributions import BELOW_ONE, arrange, cut, grid
 from sfumato.solvers.own_rows import OwnPrior, row_products, solve_own
 from sfumato.solvers.private_biases import Known
 
 Array = NDArray[Any]
-_BELOW_ONE = 1 - 2.0**-30  # lengths are computed with rounding: stay below the bound
 
 
 class ScatterQuery(NamedTuple):
@@ -73,7 +72,7 @@ def scatter_statistics(query: ScatterQuery, site: Site) -> Clipped:
         rest -= biases[levels]
     if known.unit_mode is None:
         squares = np.minimum(np.square(rest), most)
-        return Clipped(np.array([_cut(squares, step).sum()]), most, most, single=True)
+        return Clipped(np.array([cut(squares, step).sum()]), most, most, single=True)
     counts = np.diff(arranged.starts)
     there = counts > 0
     firsts, counts = arranged.starts[:-1][there], counts[there]
@@ -81,7 +80,7 @@ def scatter_statistics(query: ScatterQuery, site: Site) -> Clipped:
     squares = np.minimum(np.square(rest - np.repeat(own, counts)), most)
     means, parts = np.add.reduceat(squares, firsts) / counts, counts / (counts + known.ridge)
     pair = [np.minimum(parts * means, most), parts * most]
-    return Clipped(np.array([_cut(part, step).sum() for part in pair]), inf, sqrt(2) * most)
+    return Clipped(np.array([cut(part, step).sum() for part in pair]), inf, sqrt(2) * most)
 
 
 def own_statistics(query: OwnQuery, site: Site) -> Clipped:
@@ -98,11 +97,11 @@ def own_statistics(query: OwnQuery, site: Site) -> Clipped:
         rows = row_products(rows, np.linalg.inv(prior.turn).T)
     rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows = rows * np.minimum(1.0, query.length * _BELOW_ONE / np.maximum(lengths, 1e-300))
+    rows = rows * np.minimum(1.0, query.length * BELOW_ONE / np.maximum(lengths, 1e-300))
     first, second = np.triu_indices(rows.shape[1])
     scale, step = np.where(first == second, 1.0, sqrt(2)), grid(most)
-    products = _cut(rows[:, first] * rows[:, second] * scale, step).sum(axis=0)
-    return Clipped(np.append(products, rows.shape[0] * _cut(most, step)), inf, sqrt(2) * most)
+    products = cut(rows[:, first] * rows[:, second] * scale, step).sum(axis=0)
+    return Clipped(np.append(products, rows.shape[0] * cut(most, step)), inf, sqrt(2) * most)
 
 
 def symmetric(triangle: Array, size: int) -> Array:
@@ -126,8 +125,3 @@ def block_statistics(query: BlockQuery, site: Site) -> Clipped:
     model = query.owners.rows(model, site)
     sums = unit_sums(model, block, features, query.weighting, site.by_mode(own), own, site.threads)
     return Clipped(sums, inf, query.weighting.bound)
-
-
-def _cut(values: Any, step: float) -> Any:
-    """Towards zero to multiples of a power of two: sums are then exact."""
-    return np.trunc(values / step) * step

@@ -7,8 +7,9 @@ Two kinds of sums, for the two kinds of units:
   levels of the mode, shortened to one bound whatever the number of its entries.
 
 Everything that is added is first cut, towards zero, to multiples of a power of two. Sums of such
-numbers are exact in float64 for up to 2^28 entries, in any order: adding a unit changes the sums by
-its contribution and by nothing else. With rounded sums the bound would hold up to rounding only.
+numbers are exact in float64 for as many entries as a tensor can have, in any order: adding a unit
+changes the sums by its contribution and by nothing else. With rounded sums the bound would hold up to
+rounding only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from sfumato.parallel import kernel
 from sfumato.privacy.clip import clip_values
 
 Array = NDArray[Any]
-_GRID_BITS = 24
+_GRID_BITS = 21  # numbers below 2^22, of which 2^31 add up to less than 2^53
+MOST_NUMBERS = 2**32  # in what one unit adds
+BELOW_ONE = 1 - 2.0**-20  # lengths of so many numbers are rounded by less: stay below the bound
 
 
 class Arranged(NamedTuple):
@@ -75,18 +78,22 @@ def _arranged(site: Site, unit_mode: int | None, bounds: tuple[float, float]) ->
     return Arranged(tuple(levels), values, ordered.starts)
 
 
-def unit_means(arranged: Arranged, full: float) -> tuple[Array, Array]:
-    """Each unit's mean value, and the part of a whole unit that it counts: all from ``full`` entries on.
+def cut(values: Any, step: float) -> Any:
+    """Towards zero to multiples of a power of two: sums are then exact."""
+    return np.trunc(values / step) * step
 
-    Where entries are the units, the values themselves and ones.
+
+def unit_totals(numbers: Array, starts: Array) -> tuple[Array, Array]:
+    """The sum of each unit's numbers and how many it has, of the units that have some.
+
+    Where entries are the units, the numbers themselves and ones.
     """
-    if not arranged.starts.size:
-        return arranged.values, np.ones(arranged.values.shape[0])
-    counts = np.diff(arranged.starts)
+    if not starts.size:
+        return numbers, np.ones(numbers.shape[0])
+    counts = np.diff(starts)
     there = counts > 0
     # Sums between starts; a unit without entries would be given its successor's.
-    sums = np.add.reduceat(arranged.values, arranged.starts[:-1][there])
-    return sums / counts[there], np.minimum(counts[there] / full, 1.0)
+    return np.add.reduceat(numbers, starts[:-1][there]), counts[there]
 
 
 # -- by entry ---------------------------------------------------------------------------------
@@ -99,8 +106,7 @@ def entry_counts(levels: Array, size: int) -> Array:
 
 def entry_sums(levels: Array, residuals: Array, clip: float, size: int) -> Array:
     """Sum of clipped residuals at each level; an entry changes one of them, by ``clip`` at most."""
-    step = grid(clip)
-    kept = np.trunc(np.clip(residuals, -clip, clip) / step) * step
+    kept = cut(np.clip(residuals, -clip, clip), grid(clip))
     return np.bincount(levels, weights=kept, minlength=size)
 
 
@@ -120,9 +126,6 @@ def unit_sums(
     out = np.zeros(weights.shape[0])
     _add_units(levels, starts, residuals, weights, *made, grid(made.bound), out)
     return out
-
-
-_BELOW_ONE = 1 - 2.0**-30  # lengths are computed with rounding: stay below the bound
 
 
 @kernel
@@ -159,8 +162,8 @@ def _add_units(
                 number[j] = 0
         factor = (size + ridge) ** (-1 / norm)
         length = factor * length ** (1 / norm)
-        if length > bound * _BELOW_ONE:
-            factor *= bound * _BELOW_ONE / length
+        if length > bound * BELOW_ONE:
+            factor *= bound * BELOW_ONE / length
         for e in range(first, last):
             j = levels[e]
             out[j] += np.trunc(factor * weights[j] * total[j] / step) * step
@@ -181,6 +184,6 @@ def unit_sums_reference(
         number = weights * np.bincount(here, minlength=size)
         total = weights * np.bincount(here, np.clip(rest, -made.clip, made.clip), size)
         total *= ((number**made.norm).sum() + made.ridge) ** (-1 / made.norm)
-        length, most = np.linalg.norm(total, made.norm), made.bound * _BELOW_ONE
+        length, most = np.linalg.norm(total, made.norm), made.bound * BELOW_ONE
         out += np.trunc(total * (most / length if length > most else 1.0) / step) * step
     return out

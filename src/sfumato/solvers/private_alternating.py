@@ -63,6 +63,7 @@ from sfumato.solvers.base import (
     check_positive,
     start_generator,
 )
+from sfumato.solvers.contributions import MOST_NUMBERS
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import BiasRelease, BiasState, Known, PrivateBiases, entry_weight
 from sfumato.solvers.private_gradient import thinness
@@ -254,6 +255,12 @@ class PrivateAlternating:
             raise SettingError("bias_share lies between 0 and 0.95")
         if max(map(abs, shape.prior_means(self.prior_mean))) > _MOST_MEAN:
             raise SettingError(f"prior_mean is at most {_MOST_MEAN:g} in size, got {self.prior_mean}")
+        model = shape.make_model(shape.sizes, shape.dtype)
+        if max(model.shape) * (max(model.ranks) + 1) * (max(model.ranks) + 2) > MOST_NUMBERS:
+            raise SettingError(
+                f"a block of more than {MOST_NUMBERS:,} numbers is more than the proof covers: use a "
+                "smaller rank"
+            )
         self.biases(shape).check(shape)
 
     def biases(self, shape: PublicShape) -> PrivateBiases:

@@ -45,12 +45,13 @@ from sfumato.solvers.base import Info, PublicShape, check_positive
 from sfumato.solvers.contributions import (
     Contribution,
     arrange,
+    cut,
     entry_counts,
     entry_sums,
     grid,
     unit_counts,
-    unit_means,
     unit_sums,
+    unit_totals,
 )
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.shrinkage import Guess, positive_counts, posterior_biases
@@ -209,16 +210,22 @@ def constant_statistics(known: Known, site: Site) -> Clipped:
     A unit adds its mean and one; in part where it has few entries. The second number is left out where
     it is public.
     """
-    means, parts = unit_means(arrange(site, known.unit_mode, known.bounds), known.full_entries)
-    step = grid(known.half)
-    # Clipped once more: far from zero, the middle of the bounds and the difference are rounded.
-    centred = np.clip(parts * (means - known.middle), -known.half, known.half)
-    total = (np.trunc(centred / step) * step).sum()
+    arranged, half, step = arrange(site, known.unit_mode, known.bounds), known.half, grid(known.half)
+    # Cut before they are averaged: means of values far from zero would be rounded by what all the
+    # others are. Clipped once more, since the middle and the differences are rounded there too.
+    centred = cut(np.clip(arranged.values - known.middle, -half, half), step)
+    sums, counts = unit_totals(centred, arranged.starts)
+    total = cut(sums / np.maximum(counts, known.full_entries), step).sum()
     l1, l2 = _constant_change(known)
     if known.hidden:
-        number = (np.trunc(parts * known.half / step) * step).sum()
+        number = cut(_parts(known, counts) * half, step).sum()
         return Clipped(np.array([total, number]), l1, l2)
     return Clipped(np.array([total]), l1, l2, single=True)
+
+
+def _parts(known: Known, counts: Array) -> Array:
+    """The part of a whole unit that each counts: all from ``full_entries`` on."""
+    return np.minimum(counts / known.full_entries, 1.0)
 
 
 def _constant_change(known: Known) -> tuple[float, float]:
@@ -241,7 +248,7 @@ def answer_constant(known: Known, site: Site, draw: Draw) -> Released:
     if known.hidden:
         return Released(noisy)
     arranged = arrange(site, known.unit_mode, known.bounds)
-    number = float(unit_means(arranged, known.full_entries)[1].sum())
+    number = float(_parts(known, unit_totals(arranged.values, arranged.starts)[1]).sum())
     values = np.array([noisy.values[0], number * known.half])
     counts = tuple(_count(known, m, site) for m in range(len(known.shape.modes)))
     return Released(Noisy(values, noisy.deviation), counts)

@@ -437,6 +437,7 @@ def entry_levels(shape: PublicShape, site: Site) -> tuple[Clipped, Array]:
     """
     tensor, (low, high) = site.tensor, _bounds(shape)
     y = (np.clip(tensor.values.astype(np.float64), low, high) - (low + high) / 2) * 2 / (high - low)
+    y = np.clip(y, -1.0, 1.0)  # far from zero the middle of the bounds is rounded
     order, levels = tensor.order, list(zip(tensor.coordinates, tensor.shape, strict=True))
     counts = np.concatenate([np.bincount(at, minlength=n) for at, n in levels])
     sums = [np.bincount(at, y, n) for at, n in levels] if shape.fit_biases else []

@@ -650,7 +650,7 @@ def unit_sums(
             continue
         whole, squares = 0.0, 0.0
         for entry in range(first, beyond):
-            value = _standardised(values[entry], low, high, middle, unit)
+            value = max(-1.0, min(1.0, _standardised(values[entry], low, high, middle, unit)))
             whole += value
             squares += value * value
         base = whole / (n + 1) if centre else 0.0
@@ -661,7 +661,8 @@ def unit_sums(
         totals[2] += share * squares
         length = 0.0
         for entry in range(first, beyond):
-            value = weight * (_standardised(values[entry], low, high, middle, unit) - base)
+            value = max(-1.0, min(1.0, _standardised(values[entry], low, high, middle, unit)))
+            value = weight * (value - base)
             for j in range(others.shape[0]):
                 row = offsets[j] + others[j, entry]
                 # By how much the squared length grows: entries that share a level add up in it.

@@ -42,6 +42,7 @@ from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Laplace, Mechanism, PurePass
 from sfumato.privacy.unit import Value
 from sfumato.solvers.base import Info, PublicShape, check_count, check_positive, random_start
+from sfumato.solvers.contributions import cut, grid
 from sfumato.solvers.vector_noise import add_vector_noise, vector_noise_reference
 
 Array = NDArray[Any]
@@ -312,11 +313,14 @@ class PrivatePasses:
     # -- what touches data --------------------------------------------------------------------
 
     def _noisy_mean(self, query: State, site: Site, draw: Draw) -> float:
+        """Sum of the values from the middle of the bounds, over their number, which is public."""
         low, high = _bounds(query.shape)
-        values, n = clip_values(site.tensor.values, low, high).values, site.tensor.n_entries
-        width = (high - low) / n  # the number of entries is public
-        noisy = draw.release(Clipped(np.array([values.mean(dtype=np.float64)]), width, width, True))
-        return float(np.clip(noisy.values[0], low, high))
+        middle, half = low / 2 + high / 2, high / 2 - low / 2
+        centred = clip_values(site.tensor.values, low, high).values - middle
+        total = cut(np.clip(centred, -half, half), grid(half)).sum()
+        noisy = draw.release(Clipped(np.array([total]), 2 * half, 2 * half, True))
+        offset = float(noisy.values[0]) / max(site.tensor.n_entries, 1)
+        return float(np.clip(middle + offset, low, high))
 
     def _pass(self, query: State, site: Site, draw: Draw) -> Multilinear:
         shape, model, tensor = query.shape, query.model, site.tensor
@@ -362,8 +366,11 @@ class PrivatePasses:
         spread, tensor = spread_of(query.shape), site.tensor
         targets = (clip_values(tensor.values, low, high).values - query.mean) / spread
         fitted = query.model.with_mean(0.0).predict(tensor.coordinates).astype(np.float64)
-        width = float(np.abs(fitted).max(initial=1e-12)) * (high - low) / spread
-        noisy = draw.release(Clipped(np.array([fitted @ targets]), width, width, True))
+        # The mean lies within the bounds: no target is further from it than the bounds are apart.
+        most = float(np.abs(fitted).max(initial=1e-12)) * (high - low) / spread
+        products = cut(np.clip(fitted * targets, -most, most), grid(most))
+        change = most + 2 * grid(most)
+        noisy = draw.release(Clipped(np.array([products.sum()]), change, change, True))
         scale = noisy.deviation / sqrt(2)
         power = max(float(fitted @ fitted), 1e-12)
         return float(np.clip((noisy.values[0] - _DOUBT * scale) / power, 0.0, 1.0))

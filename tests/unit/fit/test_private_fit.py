@@ -183,6 +183,19 @@ def test_sizes_are_the_public_ones_and_are_told(settings, public, size):
         assert np.isfinite(model.predict(user=label, item="x"))
 
 
+@pytest.mark.parametrize("method", ["bias", "gradient", "alternating"])
+def test_whatever_the_caller_declared_is_listed_as_assumed(method):
+    facts = {"labels": True, "units": 9, "entries": 8, "spread": 1.5, "profile": sf.Profile(biases=0.5)}
+    for unit, local in (("user", "auto"), ("entry", "user")):
+        settings = privacy(unit=unit, local=local, method=method, public=sf.Public(**facts))
+        plan = sf.CP(1, privacy=settings).plan(ratings().modes, bounds=(1, 5))
+        text = "\n".join(plan.assumptions())
+        for part in ("about 8, is public", "about 1.5, is public", "profile", "at most 9 levels"):
+            assert part in text
+        assert "rows of user are shown to their owners alone" in text
+    assert "profile" not in str(fitted().guarantee_)
+
+
 def test_where_an_entry_is_protected_owners_take_places_at_random():
     """Every place is as likely for everyone, whoever else is there: 4,000 draws, 6 standard errors."""
     tensor, unit = ratings(), sf.Entry()

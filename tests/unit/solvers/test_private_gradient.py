@@ -306,7 +306,10 @@ def test_a_pure_budget_is_refused_with_advice(small):
         calibrated(PrivateSGD(), shape, Budget(1.0))
 
 
-def test_assumptions_are_said(small):
-    assert PrivateSGD().assumes(shape_of(small, Value())) == ()
-    (local,) = PrivateSGD().assumes(shape_of(small, Unit("user"), 0))
-    assert "user" in local
+def test_a_start_that_is_given_is_an_assumption(small):
+    shape = shape_of(small, Value())
+    assert PrivateSGD().assumes(shape) == ()
+    levels = np.ones(sum(shape.sizes))
+    start = Start(3.0, 0 * levels, levels, 1.0, np.ones(3))
+    (line,) = PrivateSGD(start=start).assumes(shape)
+    assert "starts from is public" in line

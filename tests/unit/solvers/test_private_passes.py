@@ -149,3 +149,39 @@ def test_the_spread_is_public_or_a_quarter_of_the_range():
     shape = shape_of(sf.synthetic.wei("cp").train)
     assert spread_of(shape) == 0.5
     assert spread_of(replace(shape, spread=0.2)) == 0.2
+
+
+class Asked(Exception):
+    """What was asked of a draw, so that it can be looked at."""
+
+
+class Watched:
+    def release(self, clipped):
+        raise Asked(clipped)
+
+
+def asked(solver, state, tensor):
+    with pytest.raises(Asked) as caught:
+        solver.answer(solver.ask(state), Site(tensor, 1), Watched())
+    return caught.value.args[0]
+
+
+@pytest.mark.parametrize("bounds", [(1e15, 1e15 + 2), (2.0**60, 2.0**60 + 4096), (-1.0, 1.0)], ids=str)
+@pytest.mark.parametrize("stage", ["mean", "keep"])
+def test_a_replaced_value_moves_mean_and_share_by_their_bounds_at_most(stage, bounds):
+    """However far from zero values lie: sums are exact, one value moves them by its own change."""
+    rng = np.random.default_rng(5)
+    cells = np.array(np.unravel_index(rng.permutation(4000)[:1000], (20, 20, 10)))
+    modes = tuple(sf.Mode(name, n) for name, n in zip("abc", (20, 20, 10), strict=True))
+    values = rng.choice(bounds, 1000)
+    tensor = sf.SparseTensor(cells, values, modes, bounds)
+    shape = shape_of(tensor, bounds=bounds, fit_mean=True)
+    state = replace(PrivatePasses().init(3, shape), stage=stage, mean=bounds[0] / 2 + bounds[1] / 2)
+    for one in range(0, 1000, 50):
+        changed = tensor.values.copy()
+        changed[one] = bounds[0] + bounds[1] - changed[one]
+        pair = [
+            asked(PrivatePasses(), state, tensor.with_values(v, bounds))
+            for v in (tensor.values, changed)
+        ]
+        assert 0 < abs(float(pair[0].values[0]) - float(pair[1].values[0])) <= pair[0].l1 == pair[1].l1
