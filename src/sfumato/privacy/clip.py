@@ -18,7 +18,7 @@ from sfumato.errors import SettingError
 
 Array = NDArray[Any]
 _ROUNDING = 2.0**-40  # more than what the arithmetic of clipping a row can add to its length
-_GRID_BITS = 27  # a row's coordinates have 27 bits, sums of 2^26 rows at most 53
+_GRID_BITS = 22  # a row's coordinates have 22 bits, sums of 2^31 rows at most 53
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +74,8 @@ def clip_sum(contributions: Array, bound: float) -> Clipped:
     no rows        the sum is zero
     =============  =========================
 
-    Each coordinate to within 2e-8 of the bound, towards zero: it becomes a multiple of a power of two,
-    so that up to 67 million rows add up without rounding. A rounding error depends on all the rows:
+    Each coordinate to within 5e-7 of the bound, towards zero: it becomes a multiple of a power of two,
+    so that up to 2^31 rows add up without rounding. A rounding error depends on all the rows:
     with it, one of them could move the sum by more than the bound.
     """
     if not (bound > 0 and np.isfinite(bound)):
