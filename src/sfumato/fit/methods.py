@@ -34,7 +34,7 @@ from sfumato.solvers.base import MakeModel, PrivateSolver, PublicShape
 from sfumato.solvers.private_biases import prefers_laplace
 from sfumato.solvers.private_gradient import thinness
 
-_JOINT = ("auto", "alternating", "gradient", "bias")  # methods that can leave rows with their owners
+_JOINT = ("auto", "alternating", "gradient", "bias", "constant")  # can leave rows with their owners
 _RELEASES_ALL = (str, InputPerturbation, PrivateOutput, PrivatePasses)  # those that cannot
 
 

@@ -1,0 +1,180 @@
+"""Releases of neighbouring data sets differ in the numbers that have noise, and in nothing else.
+
+The data sets agree on whatever the guarantee lists as assumed. Then the names of the files, the sizes
+and types of arrays, settings, labels, words and the guarantee to the last byte have to agree too, over
+the whole command line: anything else would be a channel past the noise.
+"""
+
+import json
+import struct
+from itertools import product
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sfumato import cli
+
+USERS, ITEMS, DAYS = 9, 6, 4
+COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5"]
+
+
+def entries():
+    """Every item and day occurs with several users, so that no neighbour loses a label of theirs."""
+    rng = np.random.default_rng(4)
+    cells = [(u, i, (u + i + k) % DAYS) for u, i, k in product(range(USERS), range(ITEMS), range(2))]
+    kept = rng.permutation(len(cells))[:70]
+    return [(f"u{cells[c][0]}", f"i{cells[c][1]}", f"d{cells[c][2]}", 1 + c % 5) for c in sorted(kept)]
+
+
+def neighbours(unit):
+    """Data sets that differ from ``entries`` in one unit, by name."""
+    base = entries()
+    if unit in ("value", "values:user"):
+        changed = 1 if unit == "value" else 3
+        mine = [e for e in base if e[0] == "u3"][:changed]
+        return {"replaced": [(*e[:3], 6 - e[3]) if e in mine else e for e in base]}
+    if unit == "entry":
+        return {
+            "one less": base[:20] + base[21:],
+            "one more": [*base, ("u1", "i1", "d1", 5)],
+            "one of somebody new": [*base, ("a newcomer", "i1", "d1", 5)],
+            "at no public label": [*base, ("u1", "i1", "unheard of", 5)],
+        }
+    others = [e for e in base if e[0] != "u4"]
+    newcomer = [("(nobody 1)", f"i{k}", f"d{k % DAYS}", 1) for k in range(ITEMS)]
+    return {"one less": others, "one more": [*base, *newcomer], "one for another": [*others, *newcomer]}
+
+
+LISTED = {
+    "user": [*(f"u{u}" for u in range(USERS)), "a newcomer", "(nobody 1)"],
+    "item": ITEMS,
+    "day": DAYS,
+}
+PUBLIC = {
+    "read off, number": ["--labels-are-public", "--public-units", "30"],
+    "read off, listed": ["--labels-are-public", "--public-labels", "user"],
+    "listed, number": ["--public-labels", "item", "day", "--public-units", "30"],
+    "listed": ["--public-labels", "user", "item", "day"],
+    "read off": ["--labels-are-public"],
+    "nothing": [],
+}
+DELTA, PURE = ["--delta", "1e-3"], []
+
+
+def promises():
+    """Units, methods and what is public, as far as they go together; every flag in some of them."""
+    publics = ("read off, number", "read off, listed", "listed, number", "listed")
+    ways = [("bias", public, delta) for public in publics for delta in (DELTA, PURE)]
+    ways += [("alternating", public, DELTA) for public in publics]
+    ways += [(method, public, DELTA) for method in ("auto", "gradient") for public in publics[:2]]
+    ways += [("constant", public, PURE) for public in publics[:3:2]]
+    for method, public, delta in ways:
+        yield "user", public, ["--method", method, *delta]
+        yield "entry", public, ["--method", method, "--local", "user", *delta]
+    for public, method in product(
+        ("read off", "listed"), ("auto", "bias", "gradient", "output", "alternating")
+    ):
+        yield "entry", public, ["--method", method, *DELTA, "--public-entries", "70"]
+    for method, rest in (
+        ("bias", ["--local", "none"]),
+        ("gradient", ["--local", "none", "--max-entries", "4"]),
+        ("output", ["--public-entries", "70", "--max-entries", "4"]),
+        ("input", ["--max-entries", "4"]),
+    ):
+        yield "user", "read off, listed", ["--method", method, *DELTA, *rest]
+    yield "user", "listed, number", ["--tune-rank", "2", "2", *DELTA]
+    yield "entry", "read off, number", ["--tune-rank", "2", "2", "--local", "user", *DELTA]
+    yield (
+        "user",
+        "read off, number",
+        ["--method", "alternating", "--model", "tucker", "--max-entries", "3", *DELTA],
+    )
+    yield (
+        "user",
+        "read off, number",
+        [*DELTA, "--public-spread", "1", "--public-entries", "70", "--test", "0.2"],
+    )
+    for method in ("auto", "bias", "gradient", "output"):
+        yield "value", "nothing", ["--method", method, *DELTA]
+    yield "value", "nothing", ["--method", "input", "--public-step", "1"]
+    yield "value", "nothing", ["--method", "gradient"]
+    yield "values:user", "nothing", ["--method", "bias", "--max-entries", "3", *DELTA]
+    yield "values:user", "nothing", ["--method", "auto", "--max-entries", "3"]
+
+
+def released(folder, rows, unit, public, flags):
+    """The files of a release, by name."""
+    folder.mkdir(parents=True)
+    table = folder / "ratings.csv"
+    table.write_text("\n".join(["user,item,day,rating", *(",".join(map(str, row)) for row in rows)]))
+    words, listing = [], False
+    for word in PUBLIC[public]:
+        listing = word == "--public-labels" or (listing and not word.startswith("--"))
+        words.append(_listed(folder, word) if listing and not word.startswith("--") else word)
+    model = [] if "--tune-rank" in flags else ["--rank", "2"]
+    command = ["complete", table, *COLUMNS, *model, "--epsilon", "2", "--unit", unit, *words, *flags]
+    out = folder / "model"
+    result = CliRunner().invoke(cli.app, [*map(str, command), "--quiet", "--out", str(out)])
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return {file.name: file.read_bytes() for file in (out / "release").iterdir()}
+
+
+def _listed(folder, mode):
+    known = LISTED[mode]
+    labels = known if isinstance(known, list) else [f"{mode[0]}{k}" for k in range(known)]
+    file = folder / f"{mode}.txt"
+    file.write_text("\n".join(labels))
+    return f"{mode}={file}"
+
+
+def skeleton(files):
+    """All of a release but the numbers that have noise, and what is made of them."""
+    left = {name: content for name, content in files.items() if name.startswith("guarantee")}
+    left["names"] = sorted(files)
+    left["arrays"] = {
+        name: (array["dtype"], array["shape"])
+        for name, array in json.loads(_header(files["model.safetensors"])).items()
+        if name != "__metadata__"
+    }
+    left["bytes"] = len(files["model.safetensors"])
+    left["model"] = _without_numbers(json.loads(files["model.json"]))
+    return left
+
+
+def _header(content):
+    (length,) = struct.unpack("<Q", content[:8])
+    return content[8 : 8 + length]
+
+
+def _without_numbers(value):
+    """Whole numbers and words stay; what may have noise goes, and the checksum of such."""
+    if isinstance(value, dict):
+        return {
+            k: _without_numbers(v) for k, v in value.items() if k not in ("mean", "sha256", "checksum")
+        }
+    if isinstance(value, list):
+        return [_without_numbers(part) for part in value]
+    return "number" if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize(
+    ("unit", "public", "flags"),
+    list(promises()),
+    ids=lambda part: part if isinstance(part, str) else " ".join(part),
+)
+def test_neighbours_have_the_same_release_but_for_noise(unit, public, flags, tmp_path):
+    first = released(tmp_path / "base", entries(), unit, public, flags)
+    for name, rows in neighbours(unit).items():
+        if not _agrees(name, public):
+            continue
+        second = released(tmp_path / name, rows, unit, public, flags)
+        assert skeleton(first) == skeleton(second), name
+        assert first != second, name
+
+
+def _agrees(name, public):
+    """Whether neighbours have the same labels where those in the data are declared public."""
+    if name == "at no public label":
+        return public == "listed"
+    return public != "read off" or name != "one of somebody new"
