@@ -12,7 +12,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console
+from sfumato.cli.common import console, say_what_was_written
 from sfumato.cli.options import ModelName
 from sfumato.cli.privacy import Promise, Release
 from sfumato.errors import SettingError
@@ -238,8 +238,9 @@ def audit(
     if as_json:
         typer.echo(json.dumps(outcome.to_json()))
     else:
-        console().print(str(outcome))
+        screen = console()
+        screen.print(str(outcome))
         if written:
-            console().print(f"wrote {', '.join(map(str, written))}")
+            say_what_was_written(screen, written)
     if outcome.violated:
         raise typer.Exit(1)

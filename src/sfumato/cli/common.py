@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato.errors import SettingError
+from sfumato.errors import PrivacyWarning, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +17,21 @@ if TYPE_CHECKING:
     from sfumato.data.tensor import Mode
 
 
+_UNCUT = 10_000  # columns where there is no screen: a file or another program has use for all of it
+
+
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    made = Console(stderr=stderr, highlight=False, markup=False)
+    if not made.is_terminal:
+        made.width = _UNCUT
+    return made
+
+
+def say_what_was_written(screen: Console, written: Sequence[Path]) -> None:
+    """In one line, so that paths can be copied."""
+    screen.print(f"wrote {', '.join(map(str, written))}", soft_wrap=True)
 
 
 def notes_unless(quiet: bool) -> Console:
@@ -28,6 +40,7 @@ def notes_unless(quiet: bool) -> Console:
     notes.quiet = quiet
     if quiet:
         logging.getLogger("sfumato").setLevel(logging.ERROR)
+        warnings.simplefilter("ignore", PrivacyWarning)
     return notes
 
 

@@ -11,7 +11,7 @@ from sfumato.cli import options
 from sfumato.cli.command import command
 from sfumato.cli.common import console, notes_unless
 from sfumato.cli.couple_order import CoupledSolver, CoupleOrder, TableFlags, files_by_name
-from sfumato.cli.options import Duplicates, bins_by_column
+from sfumato.cli.options import bins_by_column
 
 DEFAULT_COUPLED_RANK = 5
 
@@ -28,6 +28,7 @@ DEFAULT_COUPLED_RANK = 5
         "--structure",
         "--divergence",
         "--dispersion",
+        "--duplicates",
         "--test",
     ),
 )
@@ -56,7 +57,6 @@ def couple(
     burn_in: Annotated[
         int | None, typer.Option(metavar="INT", help="Steps of langevin before the first sample.")
     ] = None,
-    duplicates: options.DuplicatePolicy = Duplicates.error,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,
     factors: options.Factors = None,
@@ -86,7 +86,6 @@ def couple(
         starts,
         rounds,
         burn_in,
-        duplicates,
         seed,
         threads,
     )

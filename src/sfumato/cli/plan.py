@@ -10,7 +10,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console
+from sfumato.cli.common import console, say_what_was_written
 
 
 @command(
@@ -84,4 +84,4 @@ def plan(
     screen = console()
     screen.print(plan_report.text(order, found))
     if out is not None:
-        screen.print(f"wrote {out}")
+        say_what_was_written(screen, [out])

@@ -15,7 +15,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console
+from sfumato.cli.common import console, say_what_was_written
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
@@ -200,4 +200,4 @@ def reproduce(
     for part in outcome.experiment.tables(outcome.results):
         screen.print(part)
     for file in outcome.files:
-        screen.print(f"wrote {file}")
+        say_what_was_written(screen, [file])

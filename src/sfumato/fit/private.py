@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sfumato.data.layout import Site
+from sfumato.data.tensor import find_mode
 from sfumato.fit.plan import Progress, model_in_words
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, rho_of
 from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.caveats import REPORTED_DELTA, caveats
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, GaussianEvent
 from sfumato.privacy.guarantee import Guarantee
@@ -111,7 +113,13 @@ class PrivatePlan:
             exact=solver.exact,
             seeded=seeded,
             assumptions=self.assumptions(),
+            warnings=self.caveats,
         )
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to warn of before the fit, from public numbers alone."""
+        return caveats_within(self.budget, self.shape)
 
     def assumptions(self) -> tuple[str, ...]:
         """What has to be true for the guarantee to hold."""
@@ -138,13 +146,20 @@ class PrivatePlan:
         return (*given, *self.solver.assumes(self.shape))
 
 
+def caveats_within(budget: Budget | ZCDP, shape: PublicShape) -> tuple[str, ...]:
+    """What to warn of where a budget is to protect the unit of a shape."""
+    assert shape.unit is not None
+    mode = shape.unit.mode
+    levels = None if mode is None else shape.sizes[find_mode(shape.modes, mode)]
+    return caveats(budget, shape.unit, levels)
+
+
 _CALIBRATED: dict[str, float] = {}  # fits that differ in nothing public need the same noise
-_REPORTED_DELTA = 1e-6  # at which a zCDP budget is also told as epsilon
 
 
 def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, Any]:
     """What a guarantee says of epsilon and delta: of this fit, and of all in the ledger."""
-    delta = budget.delta if isinstance(budget, Budget) else _REPORTED_DELTA
+    delta = budget.delta if isinstance(budget, Budget) else REPORTED_DELTA
     on_file = ledger.path is not None
     return {
         "epsilon": epsilon_of(event, delta),
@@ -219,7 +234,7 @@ def _drawn(plan: PrivatePlan, site: Site, reservation: Reservation, progress: Pr
             history.append(info)
     model = solver.finish(state)
     if not all(np.isfinite(part).all() for part in (model.rows, model.biases, model.free_core)):
-        raise DivergedError("the private fit left the range of floating-point numbers; use float64")
+        raise DivergedError("the private fit left the range of floating-point numbers")
     return Drawn(model, solver.own_prior(state), tuple(history))
 
 
