@@ -390,7 +390,7 @@ def test_a_file_of_own_ratings_that_is_not_there(model, ratings, tmp_path):
     result = run("predict", model, ratings, "--own", tmp_path / "none.csv")
     assert (result.exit_code, "none.csv" in result.stderr) == (1, True)
     result = run("predict", model, ratings, "--own-mode", "user")
-    assert (result.exit_code, "give own" in result.stderr) == (1, True)
+    assert (result.exit_code, "give --own as well" in result.stderr) == (1, True)
 
 
 def test_predicting_without_a_model(ratings, tmp_path):

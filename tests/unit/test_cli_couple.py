@@ -17,7 +17,7 @@ from sfumato import cli, report
 from sfumato.cli import couple_data
 from sfumato.cli.command import TAKE_SEVERAL, with_groups
 from sfumato.cli.couple_order import Absent, CoupledSolver, CoupleOrder, TableFlags, files_by_name
-from sfumato.cli.options import Columns, Duplicates, ModelName
+from sfumato.cli.options import Columns, ModelName
 from sfumato.data import relations as relations_module
 from sfumato.metrics import auc, rmse
 from sfumato.solvers import COUPLED_SOLVERS
@@ -279,7 +279,7 @@ def test_where_coupling_does_harm_that_is_said(files, tmp_path):
 def order_of(files, *flags, **settings):
     given = TableFlags(**{"modes": MODES[1:], "value": COLUMNS[-2:], **settings})
     tables = given.tables(files_by_name([str(file) for file in files]), CoupledSolver.multiplicative)
-    rest = (2, CoupledSolver.multiplicative, 1, None, None, Duplicates.error, 0, 1)
+    rest = (2, CoupledSolver.multiplicative, 1, None, None, 0, 1)
     return CoupleOrder(tables, {}, *rest)
 
 

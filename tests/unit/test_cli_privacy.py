@@ -128,7 +128,7 @@ def test_errors_at_held_out_entries_are_shown_and_not_written(ratings, tmp_path)
         "complete", ratings, *COLUMNS, *BIAS, "--unit", "entry", "--test", "0.3", "--json", "--out", out
     )
     shown = json.loads(result.stdout)
-    assert shown["held_out"][0]["name"] == "constant"
+    assert shown["held_out"][0]["name"] == "constant, not private"
     assert shown["private"]
     assert "holder" in shown["not_covered"]
     rmse = f"{shown['held_out'][-1]['rmse']:.4f}"
@@ -216,7 +216,7 @@ def test_the_default_rank_does_not_depend_on_what_occurs(ratings, tmp_path):
         (["--delta", "1e-6"], "--epsilon"),
         (["--method", "bias"], "--epsilon"),
         (["--epsilon", "1", "--unit", "planet"], "planet"),
-        (["--epsilon", "1", "--unit", "user", "--max-entries", "0"], "max_entries"),
+        (["--epsilon", "1", "--unit", "user", "--max-entries", "0"], "--max-entries"),
         (["--epsilon", "1", "--unit", "values:user"], "cap"),
         (["--epsilon", "1", "--unit", "entry"], "--labels-are-public"),
         (["--epsilon", "1", "--unit", "value", "--analysis", "paper"], "--force"),

@@ -24,6 +24,13 @@ __all__ = ["app", "main", "repeat_flags"]
 INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 
 
+def _in_words(error: Exception) -> str:
+    """What is wrong; of the system's own errors without their numbers."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
     """Warnings of a promise that is worth little, without the place in the code that they come from."""
@@ -50,7 +57,7 @@ class _Group(TyperGroup):
         except BrokenPipeError:
             raise  # the reader, such as `head`, has seen enough; typer ends quietly
         except (SfumatoError, OSError) as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {_in_words(error)}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)

@@ -202,9 +202,12 @@ def audit(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for runs, audit.json and roc.png; an interrupted audit goes on."),
+        typer.Option(
+            callback=options.folder_for_files,
+            help="Folder for runs, audit.json and roc.png; an interrupted audit goes on.",
+        ),
     ] = None,
-    processes: Annotated[int | None, typer.Option(help="By default one for each core.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="By default one for each core.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Attack what a private fit promises, and print a lower bound on the epsilon that it really has.

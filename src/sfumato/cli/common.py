@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import PrivacyWarning, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -27,6 +28,16 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = _UNCUT
     return made
+
+
+@contextmanager
+def reading(what: str, notes: Console) -> Iterator[None]:
+    """A sign of life while files are read: large ones take minutes."""
+    from sfumato.report import FitProgress
+
+    with FitProgress(notes) as progress:
+        progress.begin(f"reading {what}")
+        yield
 
 
 def say_what_was_written(screen: Console, written: Sequence[Path]) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console, notes_unless, say_what_was_written, write_factors_beside
+from sfumato.cli.common import console, notes_unless, reading, say_what_was_written, write_factors_beside
 from sfumato.cli.options import DEFAULT_RANK, Duplicates, FactorFormat, ModelName
 from sfumato.cli.privacy import Promise, Release, public_shape
 
@@ -59,6 +59,12 @@ class _Order:
             raise typer.BadParameter(
                 "it pays for the choice from a private fit's budget: give --epsilon",
                 param_hint="--tune-rank",
+            )
+        if self.privacy is not None and (self.solver != SolverName.als or self.rounds is not None):
+            raise typer.BadParameter(
+                "a private fit has solvers and rounds of its own: leave --solver and --rounds out, and "
+                "choose with --method",
+                param_hint="--solver",
             )
         if self.ranks and self.rank is not None:
             raise typer.BadParameter("give --rank or --ranks, not both", param_hint="--ranks")
@@ -169,7 +175,9 @@ def complete(
         typer.Option(metavar="INT...", help="A Tucker model's ranks, one per mode: --ranks 5 5 2."),
     ] = None,
     solver: Annotated[SolverName, typer.Option(help="How it is fitted.")] = SolverName.als,
-    rounds: Annotated[int | None, typer.Option(help="Sweeps (als) or passes (the others).")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Sweeps (als) or passes (the others).")
+    ] = None,
     test: Annotated[
         float | None, typer.Option(help="Share of the entries to hold out and measure errors at.")
     ] = None,
@@ -198,8 +206,9 @@ def complete(
     privacy, tune_rank = promise.settings(columns.bounds, release), release.tune_rank
     order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank)
     check_destination(out)
-    tensor = columns.read(file)
     notes, remarks = notes_unless(quiet), list[str]()
+    with reading(file.name, notes):
+        tensor = columns.read(file)
     if privacy is None:
         # Merged before the entries are divided, or one cell could lie on both sides.
         prepare.check_values(tensor)
@@ -284,9 +293,12 @@ def _fitted_in_words(order: _Order, estimator: TensorEstimator) -> str:
     assert estimator.guarantee_ is not None
     method, ranks = estimator.guarantee_.method, dict.fromkeys(estimator.model_.ranks)
     if method in (PrivateBiases.name, PrivateConstant.name):  # these have no factors
-        return method
-    kind = "CP" if order.model == ModelName.cp else "Tucker"
-    return f"private {kind}, rank {' x '.join(map(str, ranks))}, {method}"
+        what = method
+    else:
+        kind = "CP" if order.model == ModelName.cp else "Tucker"
+        what = f"private {kind}, rank {' x '.join(map(str, ranks))}, {method}"
+    tried = order.tune_rank
+    return f"{what}, best rank of {' '.join(map(str, tried))}" if tried else what
 
 
 def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
@@ -300,8 +312,10 @@ def _say_what_was_chosen(
     order: _Order, modes: Sequence[Mode], shape: Sequence[int], notes: Console
 ) -> None:
     if order.given_ranks is None and not order.tune_rank:
-        why = "for this shape and budget" if order.plans_rank else "for this shape"
-        notes.print(f"{order.name_for(shape)}: chosen {why}, as no rank is given")
+        if order.plans_rank:
+            notes.print("the rank follows from public numbers, as none is given")
+        else:
+            notes.print(f"{order.name_for(shape)}: chosen for this shape, as no rank is given")
     for mode in modes:
         if mode.bin is None and _are_dates(mode):
             notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")

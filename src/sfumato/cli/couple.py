@@ -9,7 +9,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console, notes_unless
+from sfumato.cli.common import console, notes_unless, reading
 from sfumato.cli.couple_order import CoupledSolver, CoupleOrder, TableFlags, files_by_name
 from sfumato.cli.options import bins_by_column
 
@@ -50,12 +50,13 @@ def couple(
     solver: Annotated[
         CoupledSolver, typer.Option(help="How it is fitted.")
     ] = CoupledSolver.multiplicative,
-    starts: Annotated[int, typer.Option(help="Random starts, of which the best is kept.")] = 1,
+    starts: Annotated[int, typer.Option(min=1, help="Random starts, of which the best is kept.")] = 1,
     rounds: Annotated[
-        int | None, typer.Option(help="Sweeps; of langevin the samples that each chain keeps.")
+        int | None,
+        typer.Option(min=1, help="Sweeps; of langevin the samples that each chain keeps."),
     ] = None,
     burn_in: Annotated[
-        int | None, typer.Option(metavar="INT", help="Steps of langevin before the first sample.")
+        int | None, typer.Option(min=0, metavar="INT", help="Steps of langevin before the first sample.")
     ] = None,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,
@@ -93,8 +94,9 @@ def couple(
     sources = couple_data.find_sources(order)
     notes = notes_unless(quiet)
     if rank is None:
-        notes.print(f"{order.name}: as no rank is given")
-    parts = couple_data.divide(order, sources)
+        notes.print(f"{order.name}: the usual rank, as none is given")
+    with reading("tables", notes):
+        parts = couple_data.divide(order, sources)
     outcome = couple_fit.fit(order, parts, notes)
     written = couple_fit.save(outcome, out, None if factors is None else factors.value)
     if as_json:

@@ -50,7 +50,14 @@ def plan(
             help="Shares of the values' variance that these are assumed to make up.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for a picture, such as plan.png.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=options.file_for_picture,
+            help="File for a picture: plan.png, or .pdf or .svg.",
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Say what a private fit would do and how accurate it is expected to be, from public numbers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,8 @@ class Promise:
                 f"a result whose privacy is {what} is not released: leave it out, or say --force"
             )
         delta = self.delta or 0.0
+        if release.ledger_limit is not None and not 0 < release.ledger_limit < inf:
+            raise SettingError(f"--ledger-limit must be a number above zero, got {release.ledger_limit}")
         limit = None if release.ledger_limit is None else Budget(release.ledger_limit, delta)
         return Privacy(
             epsilon=self.epsilon,
@@ -120,7 +123,16 @@ class Promise:
             raise typer.BadParameter(
                 "give a mode and a file, as in item=items.txt", param_hint="--public-labels"
             )
-        return {mode: Path(file).read_text(encoding="utf-8").splitlines() for mode, _, file in pairs}
+        return {mode: _lines_of(Path(file)) for mode, _, file in pairs}
+
+
+def _lines_of(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise SettingError(
+            f"--public-labels takes files of text, a label in each line: {file} is none"
+        ) from error
 
 
 def public_shape(modes: Sequence[Mode], privacy: Privacy | None) -> list[int]:

@@ -171,7 +171,11 @@ def reproduce(
         bool, typer.Option("--quick", help="Few repetitions and budgets: within two minutes.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for pictures and tables; wei-figure-2 for example.")
+        Path | None,
+        typer.Option(
+            callback=options.folder_for_files,
+            help="Folder for pictures and tables; wei-figure-2 for example.",
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(metavar="N", help="Fits side by side; as many as cores by default.")

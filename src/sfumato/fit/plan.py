@@ -63,7 +63,9 @@ def model_in_words(shape: PublicShape | CoupledShape) -> str:
     ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(model.ranks))
     parts = ["a mean" if shape.fit_mean else "", "biases" if shape.fit_biases else ""]
     extras = " and ".join(part for part in parts if part)
-    kind = f"{type(model).__name__} of {ranks}{' with ' + extras if extras else ''}"
+    kind = (
+        f"{type(model).__name__.removesuffix('Model')} of {ranks}{' with ' + extras if extras else ''}"
+    )
     return f"{sizes}: {kind}, {model.rows.dtype}"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+import re
+from collections import defaultdict
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,14 +85,14 @@ class PrivatePlan:
         ]
         # Solvers with settings of their own may say them.
         lines += [f"  {line}" for line in getattr(self.solver, "in_words", lambda _: ())(self.shape)]
-        counted = Counter((charge.label, str(charge.mechanism)) for charge in self.charges)
-        shares: defaultdict[tuple[str, str], float] = defaultdict(float)
+        drawn: defaultdict[tuple[str, type], list[tuple[Any, float]]] = defaultdict(list)
         for charge, share in zip(self.charges, _budget_shares(self.charges), strict=True):
-            shares[charge.label, str(charge.mechanism)] += share
-        for (label, mechanism), times in counted.items():
-            share = shares[label, mechanism]
-            part = f", {share:.2g} of the budget" if share and len(counted) > 1 else ""
-            lines.append(f"  {times} x {label}: {mechanism}{part}")
+            drawn[charge.label, type(charge.mechanism)].append((charge.mechanism, share))
+        for (label, _), draws in drawn.items():
+            share = sum(share for _, share in draws)
+            part = f"; {share:.2g} of the budget" if share and len(drawn) > 1 else ""
+            noise = _noise_in_words(draws[0][0], draws[-1][0])
+            lines.append(f"  {len(draws)} x {label}: {noise}{part}")
         return "\n".join(lines)
 
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
@@ -251,6 +253,17 @@ def _budget_shares(charges: tuple[Charge, ...]) -> list[float]:
         parts = [epsilon_of(event, 0.0) for event in events]
     whole = sum(parts)
     return [part / whole if 0 < whole < inf else 0.0 for part in parts]
+
+
+def _noise_in_words(first: Any, last: Any) -> str:
+    """A mechanism with its settings, from the first draw to the last where they change."""
+    named = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(first).__name__)]
+    for field in fields(first):
+        begin, end = (getattr(each, field.name) for each in (first, last))
+        if isinstance(begin, Real) and not isinstance(begin, bool):
+            value = f"{begin:.3g}" if begin == end else f"{begin:.3g} to {end:.3g}"
+            named.append(f"{field.name.replace('_', ' ')} {value}")
+    return ", ".join(named)
 
 
 def _released(shape: PublicShape) -> tuple[str, ...]:

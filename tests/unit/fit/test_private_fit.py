@@ -382,7 +382,7 @@ def test_a_plan_explains_itself_without_data():
     text = plan.explain()
     assert "noisy means" in text
     assert "one entry" in text
-    assert f"{plan.solver.noise}" in text
+    assert f"{plan.solver.noise:.3g}" in text
 
 
 def test_splitting_by_label_moves_no_other_entry():
