@@ -355,6 +355,21 @@ def test_files_of_other_kinds_named_tables_bins_duplicates_and_factors(tmp_path)
     assert sf.load(out).predict("v", place=1, day="1998-04-02T23:00") > 0
 
 
+def test_duplicates_of_each_table(tmp_path):
+    for name in ("a", "b"):
+        rows = ["u,v,1", "u,v,3", "x,y,2", "u,y,1", "x,v,4"]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"p,{name},n", *rows]))
+    args = [tmp_path / "a.csv", tmp_path / "b.csv", "--modes", "a=p,a", "b=p,b", "--value", "n", *QUICK]
+    out = ["--out", tmp_path / "m"]
+    refused = run("couple", *args, *out, "--duplicates", "a=mean")
+    assert (refused.exit_code, "b.csv: 1 cells are given more than once" in refused.stderr) == (1, True)
+    for flags in (["a=mean", "b=last"], ["sum"], ["sum", "b=last"]):
+        found = couple_json(*args, *out, "--duplicates", *flags)
+        assert [each["entries"] for each in found["relations"].values()] == [4, 4]
+    for wrong in ("a=most", "c=mean", "a="):
+        assert run("couple", *args, *out, "--duplicates", wrong).exit_code == 2
+
+
 def test_one_table_is_compared_with_no_fit_of_its_own(files, tmp_path):
     found = couple_json(
         files[0],
