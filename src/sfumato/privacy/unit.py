@@ -223,7 +223,8 @@ def parse_unit(
     else:
         parsed = Unit(unit, max_entries)
     if max_entries is not None and parsed.max_entries != max_entries:
-        raise SettingError(f"{setting('max_entries')} does not go with what is protected, {parsed}")
+        cap = setting("max_entries")
+        raise SettingError(f"a cap on entries, {cap}, does not go with what is protected: {parsed}")
     if parsed.mode is not None and parsed.mode not in mode_names:
         raise SettingError(
             f"the unit {parsed.mode!r} is not a mode; it is 'value', 'entry', or one of "
