@@ -203,11 +203,14 @@ def audit(
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             callback=options.folder_for_files,
             help="Folder for runs, audit.json and roc.png; an interrupted audit goes on.",
         ),
     ] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="By default one for each core.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="By default one for each core.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Attack what a private fit promises, and print a lower bound on the epsilon that it really has.

@@ -174,12 +174,18 @@ def complete(
         list[int] | None,
         typer.Option(metavar="INT...", help="A Tucker model's ranks, one per mode: --ranks 5 5 2."),
     ] = None,
-    solver: Annotated[SolverName, typer.Option(help="How it is fitted.")] = SolverName.als,
+    solver: Annotated[
+        SolverName, typer.Option(help="How it is fitted, without privacy.")
+    ] = SolverName.als,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Sweeps (als) or passes (the others).")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Sweeps (als) or passes (the others), without privacy."),
     ] = None,
     test: Annotated[
-        float | None, typer.Option(help="Share of the entries to hold out and measure errors at.")
+        float | None,
+        typer.Option(
+            metavar="SHARE", help="Share of the entries to hold out and measure errors at: --test 0.2."
+        ),
     ] = None,
     duplicates: options.DuplicatePolicy = Duplicates.error,
     seed: options.FitSeed = 0,
@@ -196,8 +202,9 @@ def complete(
     hand out and says what it promises, and, where rows stay with their owners, `owner`, which is not.
 
     With --test, errors are measured at held-out entries. Without privacy, the model that is saved is
-    then fitted to all entries; a private one stays as it is, for a second fit would cost again. The
-    errors are for you alone: no guarantee covers them.
+    then fitted to all entries; a private one stays as it is, for a second fit would cost again. A
+    private constant and private biases are fitted beside it, to see whether it pays: they are in no file
+    and no ledger. All errors are for you alone, and no guarantee covers them.
     """
     from sfumato.data import prepare
     from sfumato.demo import NOT_PRIVATE

@@ -50,10 +50,12 @@ def couple(
     solver: Annotated[
         CoupledSolver, typer.Option(help="How it is fitted.")
     ] = CoupledSolver.multiplicative,
-    starts: Annotated[int, typer.Option(min=1, help="Random starts, of which the best is kept.")] = 1,
+    starts: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Random starts, of which the best is kept.")
+    ] = 1,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Sweeps; of langevin the samples that each chain keeps."),
+        typer.Option(min=1, metavar="N", help="Sweeps; of langevin the samples that each chain keeps."),
     ] = None,
     burn_in: Annotated[
         int | None, typer.Option(min=0, metavar="INT", help="Steps of langevin before the first sample.")

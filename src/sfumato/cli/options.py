@@ -124,14 +124,18 @@ class FactorFormat(StrEnum):
 ModelKind = Annotated[ModelName, typer.Option(help="Kind of model.")]
 OutFolder = Annotated[
     Path,
-    typer.Option(callback=folder_for_files, help="Folder for the model; an older model is replaced."),
+    typer.Option(
+        metavar="DIR",
+        callback=folder_for_files,
+        help="Folder for the model; an older model is replaced.",
+    ),
 ]
 ModelFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a model.")]
 DuplicatePolicy = Annotated[
     Duplicates, typer.Option(help="What to make of several entries at one cell.")
 ]
 FitSeed = Annotated[int, typer.Option(help="Of the random start and the held-out entries.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="By default all cores.")]
+Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="By default all cores.")]
 Factors = Annotated[
     FactorFormat | None, typer.Option(help="Also write the factors, to the folder OUT-factors.")
 ]

@@ -173,6 +173,7 @@ def reproduce(
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             callback=options.folder_for_files,
             help="Folder for pictures and tables; wei-figure-2 for example.",
         ),

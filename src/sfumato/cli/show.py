@@ -63,7 +63,11 @@ def explain(
 def demo(
     out: Annotated[
         Path,
-        typer.Option(callback=options.folder_for_files, help="Folder for the picture and the model."),
+        typer.Option(
+            metavar="DIR",
+            callback=options.folder_for_files,
+            help="Folder for the picture and the model.",
+        ),
     ] = Path("sfumato-demo"),
 ) -> None:
     """Complete ratings that come with the package; takes well under two minutes."""
