@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import sfumato
+import sfumato as sf
 from sfumato.errors import ReleaseError
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.surface import command_line, either, setting
 
-SOURCES = Path(sfumato.__file__).parent
+SOURCES = Path(sf.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 # Modules that are read on the command line alone, and one whose messages name both surfaces.
 NOT_PYTHONS = ("cli/", "demo.py", "experiments/", "fit/admit.py")
@@ -65,6 +65,15 @@ def test_from_python_no_flag_is_named():
         if FLAG.search(text)
     ]
     assert not found
+
+
+def test_a_fit_that_diverged_is_advised_on_both():
+    tensor = sf.synthetic.ratings_like(20, 15, 6, 300)
+    estimator = sf.CP(2, solver=sf.SGD(step=50.0, passes=20))
+    with pytest.raises(sf.SfumatoError, match="smaller step"):
+        estimator.fit(tensor)
+    with command_line(), pytest.raises(sf.SfumatoError, match="--solver als"):
+        estimator.fit(tensor)
 
 
 def guarantee(**more):

@@ -288,8 +288,14 @@ def _compare_private(
         return [], []
     assert order.privacy is not None
     name = _fitted_in_words(order, estimator)
-    with report.FitProgress(notes) as progress:
-        found = beside.compare(estimator, name, order.privacy, parts, progress, with_private=not as_json)
+    try:
+        with report.FitProgress(notes) as progress:
+            found = beside.compare(
+                estimator, name, order.privacy, parts, progress, with_private=not as_json
+            )
+    except (Exception, KeyboardInterrupt) as error:  # what was paid for is on disk: the command goes on
+        notes.print(f"the fit was not compared with others: {error or 'interrupted'}")
+        return [], []
     return ([], []) if found is None else (found.results, found.lines)
 
 
