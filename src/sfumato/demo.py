@@ -36,7 +36,7 @@ def run_demo(
     """Fit invented ratings within a row of budgets; write the picture and one model to ``out``."""
     tensor = synthetic.ratings_like() if ratings is None else ratings
     train, test = tensor.split(0.2, seed=0)
-    console.print(f"Invented ratings from 1 to 5 of items by users on days: {tensor!r}.")
+    console.print(f"Invented ratings from 1 to 5 of items by users on days: {_in_words(tensor)}.")
     console.print(f"A fifth of them is held out: {test.n_entries:,} that no fit sees.\n")
     with report.FitProgress(console) as progress:
         open_fits = {
@@ -62,6 +62,11 @@ def run_demo(
     console.print(f"\nPicture: {image}\nModel:   {folder} (release: safe to hand out; owner: is not)")
     console.print(f"Next, on a file of your own:\n  {_NEXT}", soft_wrap=True)
     return curves
+
+
+def _in_words(tensor: SparseTensor) -> str:
+    sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in tensor.modes)
+    return f"{sizes}, {tensor.n_entries:,} entries, {tensor.density:.3g} of all cells"
 
 
 def _private_fits(

@@ -31,3 +31,7 @@ class NotFittedError(SfumatoError, ValueError, AttributeError):
 
 class ReleaseError(SfumatoError):
     """A release of something that no guarantee covers, or only with reservations."""
+
+
+class PrivacyWarning(UserWarning):
+    """A promise that is kept, but that is worth little: a huge epsilon, or one unit among few."""

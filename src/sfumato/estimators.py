@@ -32,6 +32,7 @@ from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_
 from sfumato.parallel import available_threads
 from sfumato.parameters import Parametrised
 from sfumato.power import PowerMethod
+from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
@@ -51,6 +52,7 @@ from sfumato.store import (
     save_private,
     save_release,
 )
+from sfumato.surface import setting
 
 Array = NDArray[Any]
 _UNSEEN = ("error", "bias")
@@ -106,8 +108,22 @@ class TensorEstimator(Parametrised, ABC):
         """What ``fit`` will do to a tensor with these modes; needs no data.
 
         A private plan needs the values' public bounds, and where positions are public the number of
-        entries.
+        entries. A promise that is worth little is a :class:`PrivacyWarning`.
         """
+        plan = self.quiet_plan(modes, dtype, bounds=bounds, entries=entries)
+        if isinstance(plan, PrivatePlan):
+            warn_of(plan.caveats)
+        return plan
+
+    def quiet_plan(
+        self,
+        modes: Sequence[Mode],
+        dtype: DTypeLike = np.float64,
+        *,
+        bounds: tuple[float, float] | None = None,
+        entries: int | None = None,
+    ) -> Plan[PublicShape] | PrivatePlan:
+        """The same without a warning: where a plan is one of several, or nothing is released."""
         if self.privacy is not None:
             shape = self._shape(modes_of_fit(modes, self.privacy), dtype)
             return self._private_plan(shape, self.privacy, bounds, entries)
@@ -119,7 +135,7 @@ class TensorEstimator(Parametrised, ABC):
         if self.unseen not in _UNSEEN:
             raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {self.unseen!r}")
         if self.threads is not None and self.threads < 1:
-            raise SettingError(f"threads must be 1 or more, or None for all cores, got {self.threads}")
+            raise SettingError(f"{setting('threads')} must be 1 or more, got {self.threads}")
         if self.privacy is not None:
             # Rounding single-precision sums could add more than clipping bounds.
             if np.dtype(self.dtype or np.float64) != np.float64:
@@ -256,7 +272,10 @@ class TensorEstimator(Parametrised, ABC):
             rows = self._own_rows(mode, self._own_entries(own, own_value), fallback)
             values = self._values_with_own(rows, labels_in(cells, self.modes_), fallback)
         elif own_mode is not None or own_value is not None:
-            raise SettingError("own_mode and own_value say how own entries are read: give own as well")
+            raise SettingError(
+                f"{setting('own_mode')} and {setting('own_value')} say how own entries are read: give "
+                f"{setting('own')} as well"
+            )
         else:
             values = self._values(self.model_, self._locate(cells, fallback))
         if self.bounds_ is not None:

@@ -32,6 +32,7 @@ from sfumato.models.components import Components
 from sfumato.parallel import available_threads
 from sfumato.parameters import Parametrised
 from sfumato.privacy.budget import Budget
+from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Ledger
@@ -250,7 +251,7 @@ class PowerMethod(Parametrised):
             settings = replace(settings, average=False)
             if not self.symmetric:
                 raise SettingError('analysis="paper" is for symmetric tensors')
-        return PrivatePowerPlan(
+        plan = PrivatePowerPlan(
             settings,
             unit,
             privacy.budget,
@@ -258,7 +259,9 @@ class PowerMethod(Parametrised):
             "entry",
             printed=printed,
             assumptions=("the shape of the tensor is public",),
-        ).calibrated()
+        )
+        warn_of(plan.caveats)
+        return plan.calibrated()
 
     # -- a stream ---------------------------------------------------------------------------------
 
@@ -456,6 +459,7 @@ class PowerMethod(Parametrised):
             in_blocks=not reuse,
             assumptions=tuple(assumed),
         )
+        warn_of(plan.caveats)
         return plan.calibrated(), moment
 
     # -- what both share --------------------------------------------------------------------------

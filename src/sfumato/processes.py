@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from sfumato.errors import SettingError
 from sfumato.parallel import available_threads
+from sfumato.surface import either, setting
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
@@ -29,7 +30,7 @@ def each_done(
     """
     wanted = available_threads() if processes is None else processes
     if wanted < 1:
-        raise SettingError(f"processes must be 1 or more, or None for all cores, got {processes}")
+        raise SettingError(f"{setting('processes')} must be 1 or more, got {processes}")
     if min(wanted, len(jobs)) <= 1:
         for number, job in enumerate(jobs):
             with threadpool_limits(1):
@@ -43,10 +44,13 @@ def each_done(
             for future in as_completed(futures):
                 yield futures.pop(future), future.result()
         except BrokenProcessPool as error:
+            script = (
+                ", or this is a script whose calls are not under `if __name__ == '__main__':`, which "
+                "processes need"
+            )
             raise SettingError(
-                "a process ended before its work did: memory may be short, or this is a script whose "
-                "calls are not under `if __name__ == '__main__':`, which processes need. With "
-                "processes=1 all work is done in one"
+                f"a process ended before its work did: memory may be short{either(script, '')}. With "
+                f"{either('processes=1', '--processes 1')} all work is done in one"
             ) from error
         finally:  # after an error or Ctrl-C: what has begun is waited for, the rest is dropped
             for future in futures:

@@ -21,6 +21,7 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.data.write import replacing
 from sfumato.errors import SettingError, SfumatoError
 from sfumato.solvers.base import Info
+from sfumato.surface import setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,8 +168,9 @@ def _values_line(described: Description) -> str:
 
 def _problem_lines(described: Description) -> list[str]:
     """What stands in the way of a fit."""
+    policies = [policy for policy in prepare.POLICIES if policy != "error"]
     found = [
-        (described.duplicates, "repeat a cell: merge them with --duplicates mean, last or sum"),
+        (described.duplicates, f"repeat a cell: merge them, {setting('duplicates', *policies)}"),
         (described.not_finite, "have no value, or one that is not finite: leave such rows out"),
         (described.outside_bounds, "lie outside the bounds: correct them, or give wider bounds"),
     ]
@@ -209,13 +211,19 @@ def _readable(n_bytes: int) -> str:
 
 
 def plain_table(*headings: str) -> Table:
-    """A table with a rule below its headings; all but the first column hold numbers."""
+    """A table with a rule below its headings; all but the first column hold numbers.
+
+    Where a screen is too narrow, the first column is broken into lines: nothing is cut off.
+    """
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+        if number:
+            table.add_column(heading, justify="right", no_wrap=True)
+        else:
+            table.add_column(heading, overflow="fold")
     return table
 
 
@@ -251,17 +259,18 @@ def compare(
     """
     begin = time.perf_counter()
     mean = float(train.values.mean(dtype=np.float64))
-    results = [Result("constant", _rmse(mean, test.values), time.perf_counter() - begin)]
+    results = [Result("constant", rmse(mean, test.values), time.perf_counter() - begin)]
     for name, predictor in predictors.items():
         announce(name)
         begin = time.perf_counter()
         predictor.fit(train)
         seconds = time.perf_counter() - begin
-        results.append(Result(name, _rmse(predictor.predict(test), test.values), seconds))
+        results.append(Result(name, rmse(predictor.predict(test), test.values), seconds))
     return results
 
 
-def _rmse(predicted: Array | float, actual: Array) -> float:
+def rmse(predicted: Array | float, actual: Array) -> float:
+    """Root mean squared error of predictions, or of one for all."""
     return float(np.sqrt(np.mean(np.square(actual - predicted, dtype=np.float64))))
 
 

@@ -17,8 +17,10 @@ from sfumato.fit.private import PrivatePlan
 from sfumato.fit.search import SearchPlan, carry_out_search, make_search
 from sfumato.parameters import Parametrised
 from sfumato.privacy.budget import Budget
+from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
+from sfumato.surface import setting
 
 _RUNS_EACH = 2  # expected runs of each candidate: one of them is left out with a chance of e^-2
 
@@ -78,7 +80,7 @@ class PrivateSearch(Parametrised):
         def plans_within(run: Budget) -> list[PrivatePlan]:
             plans = []
             for number in range(len(self.estimators)):
-                plan = self._candidate(number, run).plan(modes, bounds=bounds, entries=entries)
+                plan = self._candidate(number, run).quiet_plan(modes, bounds=bounds, entries=entries)
                 assert isinstance(plan, PrivatePlan)
                 plans.append(plan)
             return plans
@@ -86,7 +88,9 @@ class PrivateSearch(Parametrised):
         repetitions = self.repetitions
         if repetitions is None:
             repetitions = _RUNS_EACH * len(self.estimators)
-        return make_search(plans_within, budget, self.holdout, repetitions)
+        search = make_search(plans_within, budget, self.holdout, repetitions)
+        warn_of(search.caveats)
+        return search
 
     def _candidate(self, number: int, budget: Budget | None = None) -> TensorEstimator:
         """A fresh copy of a candidate, with the search's privacy or with one run's budget."""
@@ -114,7 +118,9 @@ class PrivateSearch(Parametrised):
         if not isinstance(budget, Budget):
             raise SettingError("a search gives no zCDP: give epsilon and delta instead of rho")
         if self.privacy.analysis != "proven":
-            raise SettingError("a paper's claims cannot be tuned by: use analysis='proven'")
+            raise SettingError(
+                f"a paper's claims cannot be tuned by: use {setting('analysis', 'proven')}"
+            )
         for candidate in self.estimators:
             if candidate.privacy is not None and candidate.privacy != self._privacy_of(candidate):
                 raise SettingError(

@@ -390,12 +390,50 @@ def test_a_file_of_own_ratings_that_is_not_there(model, ratings, tmp_path):
     result = run("predict", model, ratings, "--own", tmp_path / "none.csv")
     assert (result.exit_code, "none.csv" in result.stderr) == (1, True)
     result = run("predict", model, ratings, "--own-mode", "user")
-    assert (result.exit_code, "give own" in result.stderr) == (1, True)
+    assert (result.exit_code, "give --own as well" in result.stderr) == (1, True)
 
 
 def test_predicting_without_a_model(ratings, tmp_path):
     result = run("predict", tmp_path / "m", ratings)
     assert (result.exit_code, "there is no model folder" in result.stderr) == (1, True)
+
+
+# -- where results go -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["complete", "ratings.csv", *COLUMNS],
+        ["couple", "ratings.csv", "--modes", "ratings=user,item", "--value", "rating"],
+        ["audit", "--epsilon", "1", "--unit", "value"],
+        ["reproduce", "wei", "--figure", "2", "--quick"],
+        ["demo"],
+    ],
+)
+@pytest.mark.parametrize("name", ["out.png", "out.csv", "out.JSON"])
+def test_several_files_go_to_a_folder(words, name, tmp_path):
+    result = run(*words, "--out", tmp_path / name)
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+    assert "name a folder" in result.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_may_have_a_dot_in_its_name(ratings, tmp_path):
+    for name in ("model.v2", "there.csv"):
+        (tmp_path / "there.csv").mkdir(exist_ok=True)
+        result = run("complete", ratings, *COLUMNS, *QUICK, "--quiet", "--out", tmp_path / name)
+        assert result.exit_code == 0, result.stderr
+        assert (tmp_path / name / "model.json").is_file()
+
+
+def test_system_errors_are_told_without_numbers(ratings, tmp_path):
+    flags = ["--bounds", "1", "5", "--epsilon", "1", "--unit", "entry", "--out", tmp_path / "m"]
+    labels = ["--public-labels", f"item={tmp_path / 'none.txt'}"]
+    result = run("complete", ratings, *COLUMNS, *flags, *labels)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {tmp_path / 'none.txt'}: No such file or directory\n"
 
 
 # -- describe and demo ----------------------------------------------------------------------------

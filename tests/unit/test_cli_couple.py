@@ -17,7 +17,7 @@ from sfumato import cli, report
 from sfumato.cli import couple_data
 from sfumato.cli.command import TAKE_SEVERAL, with_groups
 from sfumato.cli.couple_order import Absent, CoupledSolver, CoupleOrder, TableFlags, files_by_name
-from sfumato.cli.options import Columns, Duplicates, ModelName
+from sfumato.cli.options import Columns, ModelName
 from sfumato.data import relations as relations_module
 from sfumato.metrics import auc, rmse
 from sfumato.solvers import COUPLED_SOLVERS
@@ -279,7 +279,7 @@ def test_where_coupling_does_harm_that_is_said(files, tmp_path):
 def order_of(files, *flags, **settings):
     given = TableFlags(**{"modes": MODES[1:], "value": COLUMNS[-2:], **settings})
     tables = given.tables(files_by_name([str(file) for file in files]), CoupledSolver.multiplicative)
-    rest = (2, CoupledSolver.multiplicative, 1, None, None, Duplicates.error, 0, 1)
+    rest = (2, CoupledSolver.multiplicative, 1, None, None, 0, 1)
     return CoupleOrder(tables, {}, *rest)
 
 
@@ -353,6 +353,21 @@ def test_files_of_other_kinds_named_tables_bins_duplicates_and_factors(tmp_path)
     folder = tmp_path / "m-factors"
     assert found["written"] == [str(out), *(str(folder / f"{m}.csv") for m in ("place", "day", "kind"))]
     assert sf.load(out).predict("v", place=1, day="1998-04-02T23:00") > 0
+
+
+def test_duplicates_of_each_table(tmp_path):
+    for name in ("a", "b"):
+        rows = ["u,v,1", "u,v,3", "x,y,2", "u,y,1", "x,v,4"]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"p,{name},n", *rows]))
+    args = [tmp_path / "a.csv", tmp_path / "b.csv", "--modes", "a=p,a", "b=p,b", "--value", "n", *QUICK]
+    out = ["--out", tmp_path / "m"]
+    refused = run("couple", *args, *out, "--duplicates", "a=mean")
+    assert (refused.exit_code, "b.csv: 1 cells are given more than once" in refused.stderr) == (1, True)
+    for flags in (["a=mean", "b=last"], ["sum"], ["sum", "b=last"]):
+        found = couple_json(*args, *out, "--duplicates", *flags)
+        assert [each["entries"] for each in found["relations"].values()] == [4, 4]
+    for wrong in ("a=most", "c=mean", "a="):
+        assert run("couple", *args, *out, "--duplicates", wrong).exit_code == 2
 
 
 def test_one_table_is_compared_with_no_fit_of_its_own(files, tmp_path):

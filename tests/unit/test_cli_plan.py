@@ -28,7 +28,33 @@ def test_it_says_what_is_chosen_expected_assumed_and_that_it_costs_nothing():
     for part in ("factors of rank", "rounds", "of the budget", "Expected", "Assumed", "no data"):
         assert part in result.stdout
     assert result.stdout.count("10 *") == 1
-    assert "…" not in result.stdout  # the table fits into a terminal
+    assert rows_of_budgets(result.stdout)
+
+
+def rows_of_budgets(shown):
+    """The table, which fits into a terminal whatever the size of the values."""
+    lines = shown.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("epsilon "))
+    table = lines[begin : lines.index("", begin)]
+    assert max(map(len, table)) <= 80
+    return table[2:]
+
+
+@pytest.mark.parametrize("bounds", [(0, 1e-12), (0, 1e-3), (1, 5), (0, 1e6)])
+def test_the_table_fits_into_a_terminal(bounds):
+    shown = run(*RATINGS, "--epsilon", 10, "--delta", 1e-6, "--unit", "user", "--bounds", *bounds).stdout
+    biases = [line.replace(" *", "").split()[2] for line in rows_of_budgets(shown)]
+    assert len(set(biases)) > 2  # with digits that tell budgets apart
+
+
+@pytest.mark.parametrize("name", ["plan", "plan.csv", "folder"])
+def test_what_is_drawn_is_a_picture(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    result = run(*RATINGS, "--epsilon", 1, "--out", tmp_path / name)
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+    assert ".png" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_the_plan_is_that_of_a_fit_with_the_same_numbers():

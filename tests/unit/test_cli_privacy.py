@@ -1,6 +1,8 @@
 """Private fits from the command line: what is written where, what is refused, and when."""
 
 import json
+import re
+import warnings
 from typing import get_args
 
 import pyarrow as pa
@@ -10,8 +12,10 @@ from typer.testing import CliRunner
 
 import sfumato as sf
 from sfumato import cli
-from sfumato.cli import options
+from sfumato.cli import beside, options
+from sfumato.estimators import Biases
 from sfumato.privacy import settings
+from sfumato.report import Result
 
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5", "--rank", "2"]
 BIAS = ["--epsilon", "3", "--delta", "1e-6", "--method", "bias", "--labels-are-public", "--quiet"]
@@ -129,13 +133,168 @@ def test_errors_at_held_out_entries_are_shown_and_not_written(ratings, tmp_path)
         "complete", ratings, *COLUMNS, *BIAS, "--unit", "entry", "--test", "0.3", "--json", "--out", out
     )
     shown = json.loads(result.stdout)
-    assert shown["held_out"][0]["name"] == "constant"
+    assert shown["held_out"][0]["name"] == "constant, not private"
     assert shown["private"]
     assert "holder" in shown["not_covered"]
     rmse = f"{shown['held_out'][-1]['rmse']:.4f}"
     for file in (out / "release").iterdir():
         assert rmse not in file.read_text(errors="ignore")
     assert not (out / "owner").exists()
+
+
+NAMES = [
+    "constant, not private",
+    "biases, not private",
+    "private constant",
+    "private biases",
+    "private CP, rank 2, gradient perturbation",
+]
+
+
+def held_out(ratings, out, *flags):
+    asked = [*COLUMNS, *BIAS, "--unit", "entry", "--test", "0.3", *flags]
+    return run("complete", ratings, *asked, "--out", out)
+
+
+def test_a_private_fit_is_shown_beside_private_baselines(ratings, tmp_path):
+    out, ledger = tmp_path / "m", tmp_path / "ledger.jsonl"
+    shown = held_out(ratings, out, "--method", "gradient", "--ledger", ledger).stdout
+    lines = {name: line for line in shown.splitlines() for name in NAMES if line.startswith(name)}
+    assert list(lines) == NAMES
+    assert "no guarantee covers them" in shown
+    assert "tuning that nobody has paid for" in shown
+    assert re.search(r"fitted in [\d.]+ s: private CP, rank 2, gradient perturbation", shown)
+    charges = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
+    assert {charge["fit"] for charge in charges} == {1}
+    assert not any("residuals" in charge["label"] for charge in charges)  # what biases ask for
+    written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    for name, line in lines.items():
+        assert re.search(r"\d\.\d{4}", line)[0].encode() not in written
+        assert name.encode() not in written
+
+
+def test_json_has_no_private_baselines(ratings, tmp_path):
+    shown = json.loads(held_out(ratings, tmp_path / "m", "--method", "gradient", "--json").stdout)
+    assert [each["name"] for each in shown["held_out"]] == [*NAMES[:2], NAMES[-1]]
+    assert shown["method"] == "gradient perturbation"
+
+
+def test_a_fit_is_not_compared_with_its_like(ratings, tmp_path):
+    shown = held_out(ratings, tmp_path / "m").stdout
+    assert shown.count("private biases") == 3  # in the table, in what was fitted, in the guarantee
+    assert "private constant" in shown
+
+
+def test_baselines_change_nothing_and_come_after_the_model_is_on_disk(ratings, tmp_path, monkeypatch):
+    seeded = ["--noise-seed", "1", "--force"]
+    assert held_out(ratings, tmp_path / "json", *seeded, "--json").exit_code == 0
+    assert held_out(ratings, tmp_path / "text", *seeded).exit_code == 0
+
+    def fails(*_args, **_settings):
+        raise RuntimeError("a baseline that cannot be fitted")
+
+    monkeypatch.setattr(Biases, "fit", fails)
+    broken = held_out(ratings, tmp_path / "broken", *seeded)
+    assert (broken.exit_code, "held-out RMSE" in broken.stdout) == (0, True)
+    assert "private constant" not in broken.stdout
+    released = [
+        (tmp_path / name / "release" / "model.safetensors").read_bytes()
+        for name in ("json", "text", "broken")
+    ]
+    assert len(set(released)) == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of luck"), KeyboardInterrupt()])
+def test_a_comparison_that_is_cut_short_leaves_the_model(ratings, tmp_path, monkeypatch, error):
+    out = tmp_path / "m"
+
+    def cut_short(*_args, **_settings):
+        assert (out / "release" / "model.safetensors").is_file()
+        raise error
+
+    monkeypatch.setattr(beside, "compare", cut_short)
+    result = held_out(ratings, out)
+    assert result.exit_code == 0, result.stderr
+    assert "held-out RMSE" not in result.stdout
+    assert "private biases" in result.stdout
+
+
+def test_values_that_are_no_numbers_do_not_spoil_the_comparison(ratings, tmp_path):
+    lines = ratings.read_text().splitlines()
+    lines[1::7] = [f"{line.rpartition(',')[0]},NaN" for line in lines[1::7]]
+    (tmp_path / "gaps.csv").write_text("\n".join(lines))
+    result = held_out(tmp_path / "gaps.csv", tmp_path / "m")
+    assert result.exit_code == 0, result.stderr
+    assert "nan" not in result.stdout
+
+
+def comparison(rmse):
+    private = [Result("private constant", 1.0, 0.0), Result("private biases", 0.9, 0.0)]
+    return beside.Comparison(
+        [Result("constant, not private", 1.0, 0.0)], private, Result("fit", rmse, 0.0)
+    )
+
+
+def test_a_fit_that_does_not_pay_is_called_so():
+    assert len(comparison(0.8).lines) == 1
+    assert "does not beat private biases here" in comparison(0.95).lines[0]
+    assert "does not beat private constant and private biases here" in comparison(1.0).lines[0]
+    assert comparison(1.0).lines[-1] == comparison(0.8).lines[0]
+
+
+def test_the_chosen_method_and_rank_are_said(ratings, tmp_path):
+    flags = [
+        *COLUMNS[:-2],
+        "--epsilon",
+        "9",
+        "--delta",
+        "1e-6",
+        "--labels-are-public",
+        "--unit",
+        "entry",
+    ]
+    shown = run("complete", ratings, *flags, "--quiet", "--out", tmp_path / "m").stdout
+    said = next(line for line in shown.splitlines() if line.startswith("fitted in"))
+    assert said.endswith(", chosen from public numbers")
+    guarantee = json.loads((tmp_path / "m" / "release" / "guarantee.json").read_text())
+    assert guarantee["method"] in said
+
+
+def test_nothing_is_cut_where_there_is_no_screen(ratings, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    shown = held_out(ratings, tmp_path / "m", "--method", "gradient").stdout
+    assert "…" not in shown
+    assert any(line.startswith(NAMES[-1]) for line in shown.splitlines())
+
+
+def test_a_promise_that_is_worth_little_is_warned_of_in_one_line(ratings, tmp_path):
+    ask = ["complete", ratings, *COLUMNS, *BIAS[2:-1], "--epsilon", "30", "--unit", "entry"]
+    loud = run(*ask, "--out", tmp_path / "m")
+    assert [line[:19] for line in loud.stderr.splitlines() if "epsilon" in line] == [
+        "warning: epsilon 30"
+    ]
+    quiet = run(*ask, "--quiet", "--json", "--out", tmp_path / "m")
+    assert "warning" not in quiet.stderr
+    assert len(json.loads(quiet.stdout)["guarantee"]["warnings"]) == 1
+    assert "warning        epsilon 30" in run("explain", tmp_path / "m").stdout
+
+
+def test_other_warnings_are_shown_as_ever(ratings, tmp_path, monkeypatch):
+    def describe(*_args):
+        warnings.warn("something else", UserWarning, stacklevel=1)
+        raise sf.SettingError("enough")
+
+    monkeypatch.setattr("sfumato.report.describe", describe)
+    with pytest.warns(UserWarning, match="something else"):
+        assert run("describe", ratings, *COLUMNS[:-2]).exit_code == 1
+
+
+def test_a_private_fit_takes_no_solver_and_no_rounds(ratings, tmp_path):
+    for flag in (["--solver", "sgd"], ["--rounds", "3"]):
+        result = run(
+            "complete", ratings, *COLUMNS, *BIAS, "--unit", "entry", *flag, "--out", tmp_path / "m"
+        )
+        assert (result.exit_code, "--method" in result.stderr) == (2, True)
 
 
 def test_a_ledger_is_continued_and_ends_at_its_limit(ratings, tmp_path):
@@ -213,7 +372,7 @@ def test_the_default_rank_does_not_depend_on_what_occurs(ratings, tmp_path):
         (["--delta", "1e-6"], "--epsilon"),
         (["--method", "bias"], "--epsilon"),
         (["--epsilon", "1", "--unit", "planet"], "planet"),
-        (["--epsilon", "1", "--unit", "user", "--max-entries", "0"], "max_entries"),
+        (["--epsilon", "1", "--unit", "user", "--max-entries", "0"], "--max-entries"),
         (["--epsilon", "1", "--unit", "values:user"], "cap"),
         (["--epsilon", "1", "--unit", "entry"], "--labels-are-public"),
         (["--epsilon", "1", "--unit", "value", "--analysis", "paper"], "--force"),

@@ -296,7 +296,7 @@ def test_wrong_calls():
 def test_the_plan_needs_no_data():
     plan = sf.CP(2, starts=3).plan(TENSOR.modes)
     assert plan.rounds == 3 * plan.solver.rounds(plan.shape)
-    assert "user 20 x item 15: CPModel of rank 2 with a mean and biases" in plan.explain()
+    assert "user 20 x item 15: CP of rank 2 with a mean and biases" in plan.explain()
 
 
 FORKED = """

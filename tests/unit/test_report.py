@@ -123,6 +123,18 @@ def test_table_of_results():
     assert "3.00" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 10_000])
+def test_a_table_of_results_is_never_cut(width):
+    name = "private CP, rank 3, gradient perturbation, pure passes"
+    screen = Console(file=io.StringIO(), width=width)
+    screen.print(report.results_table([Result("constant", 2.0, 0.0), Result(name, 1.5, 0.25)]))
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(line[: len(lines[0]) - 45].strip() for line in lines[3:]).strip() == name
+    for shown in ("held-out RMSE", "less than constant", "1.5000", "25.0%", "0.25"):
+        assert shown in screen.file.getvalue()
+
+
 def test_a_warm_up_fits_a_few_entries():
     predictor = Always(1.0)
     report.warm_up([predictor], FLAWED)

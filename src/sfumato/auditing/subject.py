@@ -52,7 +52,7 @@ class Subject:
         """The same for a privacy and data that are ready."""
         entries = None if unit_of(tensor, privacy).hides_presence else tensor.n_entries
         ready = _with_privacy(estimator, privacy)
-        plan = ready.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
+        plan = ready.quiet_plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
         assert isinstance(plan, PrivatePlan)
         if not whole_fits and _shortened(plan.solver) is not plan.solver:
             ready = _with_privacy(estimator, replace(privacy, method=_shortened(plan.solver)))

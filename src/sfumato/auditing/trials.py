@@ -28,6 +28,7 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.data.write import replacing
 from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator
+from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.settings import Privacy
 from sfumato.processes import each_done
 from sfumato.solvers.base import DivergedError
@@ -109,7 +110,8 @@ def released(
     """The files of one release of a fit, with one thread and without a charge to a ledger."""
     privacy = replace(privacy_of(estimator), seed=noise_seed, ledger=None, limit=None)
     own = copy.copy(estimator).set_params(privacy=privacy, threads=1, progress=None)
-    return own.fit(tensor).release_files(force=True)
+    with without_warnings():
+        return own.fit(tensor).release_files(force=True)
 
 
 def seed_from(*numbers: int) -> int:

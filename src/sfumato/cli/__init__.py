@@ -5,6 +5,9 @@ What a command needs is imported when it runs, so that help comes at once.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -13,21 +16,48 @@ from typer.core import TyperGroup
 from sfumato import __version__
 from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show
 from sfumato.cli.command import example, repeat_flags
-from sfumato.errors import SfumatoError
+from sfumato.errors import PrivacyWarning, SfumatoError
+from sfumato.surface import command_line
 
 __all__ = ["app", "main", "repeat_flags"]
 
 INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 
 
+def _in_words(error: Exception) -> str:
+    """What is wrong; of the system's own errors without their numbers."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Warnings of a promise that is worth little, without the place in the code that they come from."""
+
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, PrivacyWarning):
+            typer.echo(f"warning: {message}", err=True)
+        else:
+            usual(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PrivacyWarning)
+        warnings.showwarning = show
+        yield
+
+
 class _Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with command_line(), _warnings_in_one_line():
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the reader, such as `head`, has seen enough; typer ends quietly
         except (SfumatoError, OSError) as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {_in_words(error)}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)

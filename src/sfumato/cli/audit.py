@@ -12,7 +12,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console
+from sfumato.cli.common import console, say_what_was_written
 from sfumato.cli.options import ModelName
 from sfumato.cli.privacy import Promise, Release
 from sfumato.errors import SettingError
@@ -202,9 +202,15 @@ def audit(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for runs, audit.json and roc.png; an interrupted audit goes on."),
+        typer.Option(
+            metavar="DIR",
+            callback=options.folder_for_files,
+            help="Folder for runs, audit.json and roc.png; an interrupted audit goes on.",
+        ),
     ] = None,
-    processes: Annotated[int | None, typer.Option(help="By default one for each core.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="By default one for each core.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Attack what a private fit promises, and print a lower bound on the epsilon that it really has.
@@ -238,8 +244,9 @@ def audit(
     if as_json:
         typer.echo(json.dumps(outcome.to_json()))
     else:
-        console().print(str(outcome))
+        screen = console()
+        screen.print(str(outcome))
         if written:
-            console().print(f"wrote {', '.join(map(str, written))}")
+            say_what_was_written(screen, written)
     if outcome.violated:
         raise typer.Exit(1)

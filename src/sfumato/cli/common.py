@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import logging
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato.errors import SettingError
+from sfumato.errors import PrivacyWarning, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
     from sfumato.data.tensor import Mode
 
 
+_UNCUT = 10_000  # columns where there is no screen: a file or another program has use for all of it
+
+
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+    made = Console(stderr=stderr, highlight=False, markup=False)
+    if not made.is_terminal:
+        made.width = _UNCUT
+    return made
+
+
+@contextmanager
+def reading(what: str, notes: Console) -> Iterator[None]:
+    """A sign of life while files are read: large ones take minutes."""
+    from sfumato.report import FitProgress
+
+    with FitProgress(notes) as progress:
+        progress.begin(f"reading {what}")
+        yield
+
+
+def say_what_was_written(screen: Console, written: Sequence[Path]) -> None:
+    """In one line, so that paths can be copied."""
+    screen.print(f"wrote {', '.join(map(str, written))}", soft_wrap=True)
 
 
 def notes_unless(quiet: bool) -> Console:
@@ -28,6 +51,7 @@ def notes_unless(quiet: bool) -> Console:
     notes.quiet = quiet
     if quiet:
         logging.getLogger("sfumato").setLevel(logging.ERROR)
+        warnings.simplefilter("ignore", PrivacyWarning)
     return notes
 
 

@@ -14,7 +14,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console, notes_unless, write_factors_beside
+from sfumato.cli.common import console, notes_unless, reading, say_what_was_written, write_factors_beside
 from sfumato.cli.options import DEFAULT_RANK, Duplicates, FactorFormat, ModelName
 from sfumato.cli.privacy import Promise, Release
 
@@ -60,6 +60,12 @@ class _Order:
                 "it pays for the choice from a private fit's budget: give --epsilon",
                 param_hint="--tune-rank",
             )
+        if self.privacy is not None and (self.solver != SolverName.als or self.rounds is not None):
+            raise typer.BadParameter(
+                "a private fit has solvers and rounds of its own: leave --solver and --rounds out, and "
+                "choose with --method",
+                param_hint="--solver",
+            )
         if self.ranks and self.rank is not None:
             raise typer.BadParameter("give --rank or --ranks, not both", param_hint="--ranks")
         if self.ranks and self.model == ModelName.cp:
@@ -87,6 +93,13 @@ class _Order:
     def plans_rank(self) -> bool:
         """Whether the rank, where none is given, follows from the budget."""
         return self.privacy is not None and self.privacy.method in ("auto", "alternating")
+
+    @property
+    def leaves_open(self) -> bool:
+        """Whether the method or the rank of a private fit is left to the plan."""
+        assert self.privacy is not None
+        auto = self.privacy.method == "auto"
+        return not self.tune_rank and (auto or (self.plans_rank and self.given_ranks is None))
 
     def estimator(self, *, rounds: int | None, progress: Any) -> TensorEstimator:
         from sfumato.estimators import CP, Tucker
@@ -161,10 +174,18 @@ def complete(
         list[int] | None,
         typer.Option(metavar="INT...", help="A Tucker model's ranks, one per mode: --ranks 5 5 2."),
     ] = None,
-    solver: Annotated[SolverName, typer.Option(help="How it is fitted.")] = SolverName.als,
-    rounds: Annotated[int | None, typer.Option(help="Sweeps (als) or passes (the others).")] = None,
+    solver: Annotated[
+        SolverName, typer.Option(help="How it is fitted, without privacy.")
+    ] = SolverName.als,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Sweeps (als) or passes (the others), without privacy."),
+    ] = None,
     test: Annotated[
-        float | None, typer.Option(help="Share of the entries to hold out and measure errors at.")
+        float | None,
+        typer.Option(
+            metavar="SHARE", help="Share of the entries to hold out and measure errors at: --test 0.2."
+        ),
     ] = None,
     duplicates: options.DuplicatePolicy = Duplicates.error,
     seed: options.FitSeed = 0,
@@ -181,8 +202,9 @@ def complete(
     hand out and says what it promises, and, where rows stay with their owners, `owner`, which is not.
 
     With --test, errors are measured at held-out entries. Without privacy, the model that is saved is
-    then fitted to all entries; a private one stays as it is, for a second fit would cost again. The
-    errors are for you alone: no guarantee covers them.
+    then fitted to all entries; a private one stays as it is, for a second fit would cost again. A
+    private constant and private biases are fitted beside it, to see whether it pays: they are in no file
+    and no ledger. All errors are for you alone, and no guarantee covers them.
     """
     from sfumato.data import prepare
     from sfumato.demo import NOT_PRIVATE
@@ -191,20 +213,23 @@ def complete(
     privacy, tune_rank = promise.settings(columns.bounds, release), release.tune_rank
     order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank)
     check_destination(out)
-    tensor = columns.read(file)
-    notes = notes_unless(quiet)
+    notes, remarks = notes_unless(quiet), list[str]()
+    with reading(file.name, notes):
+        tensor = columns.read(file)
     if privacy is None:
         # Merged before the entries are divided, or one cell could lie on both sides.
         prepare.check_values(tensor)
         tensor = prepare.merge_duplicates(tensor, duplicates.value)
         estimator, results = _fit(order, tensor, test, notes)
+        written = _save(estimator, out, factors, release.force)
     else:
-        estimator, results = _fit_privately(order, tensor, test, notes)
-    written = _save(estimator, out, factors, release.force)
+        estimator, parts = _fit_privately(order, tensor, test, notes)
+        written = _save(estimator, out, factors, release.force)
+        results, remarks = _compare_private(order, estimator, parts, notes, as_json)
     if as_json:
         typer.echo(json.dumps(_complete_json(file, order, tensor, test, estimator, results, written)))
     else:
-        _print_completed(tensor, estimator, results, written)
+        _print_completed(order, tensor, estimator, results, remarks, written)
     if privacy is None:
         typer.echo(NOT_PRIVATE, err=True)
 
@@ -231,32 +256,64 @@ def _fit(
         return estimator.fit(tensor), results
 
 
+_Parts = tuple["SparseTensor", "SparseTensor"]
+
+
 def _fit_privately(
     order: _Order, tensor: SparseTensor, test: float | None, notes: Console
-) -> tuple[TensorEstimator, list[Result]]:
-    """One private fit, to all entries or to those not held out."""
+) -> tuple[TensorEstimator, _Parts | None]:
+    """One private fit, to all entries or to the first of two parts; and these, where there are some."""
     from sfumato import report
     from sfumato.data import prepare
-    from sfumato.estimators import Biases
     from sfumato.fit.methods import modes_of_fit
 
     assert order.privacy is not None
-    shape = [mode.size for mode in modes_of_fit(tensor.modes, order.privacy)]
-    name = f"{order.name_for(shape)}, private"
+    shape, parts = [mode.size for mode in modes_of_fit(tensor.modes, order.privacy)], None
     _say_what_was_chosen(order, tensor.modes, shape, notes)
-    with report.FitProgress(notes) as progress:
-        estimator = order.private_estimator(progress)
-        if test is None:
-            progress.begin(name)
-            return _best(estimator.fit(tensor)), []
+    if test is not None:
         whole = prepare.clip(tensor, tensor.bounds or (0, 1))
-        rivals = {
-            "bias predictor, not private": Biases(duplicates="mean", progress=progress),
-            name: estimator,
-        }
         parts = prepare.split_by_label(whole, test, seed=order.seed)
-        results = report.compare(rivals, *parts, announce=progress.begin)
-        return _best(estimator), results
+    with report.FitProgress(notes) as progress:
+        progress.begin(f"{order.name_for(shape)}, private")
+        fitted = order.private_estimator(progress).fit(tensor if parts is None else parts[0])
+    return _best(fitted), parts
+
+
+def _compare_private(
+    order: _Order, estimator: TensorEstimator, parts: _Parts | None, notes: Console, as_json: bool
+) -> tuple[list[Result], list[str]]:
+    """Errors at held-out entries, and what there is to say of them; JSON has no private baselines."""
+    from sfumato import report
+    from sfumato.cli import beside
+
+    if parts is None:
+        return [], []
+    assert order.privacy is not None
+    name = _fitted_in_words(order, estimator)
+    try:
+        with report.FitProgress(notes) as progress:
+            found = beside.compare(
+                estimator, name, order.privacy, parts, progress, with_private=not as_json
+            )
+    except (Exception, KeyboardInterrupt) as error:  # what was paid for is on disk: the command goes on
+        notes.print(f"the fit was not compared with others: {error or 'interrupted'}")
+        return [], []
+    return ([], []) if found is None else (found.results, found.lines)
+
+
+def _fitted_in_words(order: _Order, estimator: TensorEstimator) -> str:
+    """The model with the method and the ranks that a private fit came to have."""
+    from sfumato.solvers import PrivateBiases, PrivateConstant
+
+    assert estimator.guarantee_ is not None
+    method, ranks = estimator.guarantee_.method, dict.fromkeys(estimator.model_.ranks)
+    if method in (PrivateBiases.name, PrivateConstant.name):  # these have no factors
+        what = method
+    else:
+        kind = "CP" if order.model == ModelName.cp else "Tucker"
+        what = f"private {kind}, rank {' x '.join(map(str, ranks))}, {method}"
+    tried = order.tune_rank
+    return f"{what}, best rank of {' '.join(map(str, tried))}" if tried else what
 
 
 def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
@@ -270,8 +327,10 @@ def _say_what_was_chosen(
     order: _Order, modes: Sequence[Mode], shape: Sequence[int], notes: Console
 ) -> None:
     if order.given_ranks is None and not order.tune_rank:
-        why = "for this shape and budget" if order.plans_rank else "for this shape"
-        notes.print(f"{order.name_for(shape)}: chosen {why}, as no rank is given")
+        if order.plans_rank:
+            notes.print("the rank follows from public numbers, as none is given")
+        else:
+            notes.print(f"{order.name_for(shape)}: chosen for this shape, as no rank is given")
     for mode in modes:
         if mode.bin is None and _are_dates(mode):
             notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")
@@ -328,14 +387,24 @@ def _complete_json(
     }
     if guarantee is None:
         return {**described, "solver": order.solver.value, "training_rmse": estimator.rmse(tensor)}
-    return {**described, "guarantee": guarantee.to_json(), "not_covered": _NOT_COVERED}
+    return {
+        **described,
+        "method": guarantee.method,
+        "guarantee": guarantee.to_json(),
+        "not_covered": _NOT_COVERED,
+    }
 
 
 _NOT_COVERED = "this output is for the holder of the data: the guarantee covers the release folder alone"
 
 
 def _print_completed(
-    tensor: SparseTensor, estimator: TensorEstimator, results: list[Result], written: list[Path]
+    order: _Order,
+    tensor: SparseTensor,
+    estimator: TensorEstimator,
+    results: list[Result],
+    remarks: list[str],
+    written: list[Path],
 ) -> None:
     from sfumato.report import results_table
 
@@ -346,13 +415,18 @@ def _print_completed(
         screen.print()
         screen.print(results_table(results))
         screen.print()
+    for remark in remarks:
+        screen.print(f"{remark}\n")
     if estimator.guarantee_ is None:
         screen.print(
             f"fitted to all {tensor.n_entries:,} entries in {estimator.fit_seconds_:.2f} s, "
             f"training RMSE {estimator.rmse(tensor):.4f}"
         )
     else:
-        screen.print(f"fitted in {estimator.fit_seconds_:.2f} s; {_NOT_COVERED}\n")
+        how = ", chosen from public numbers" if order.leaves_open else ""
+        what = _fitted_in_words(order, estimator)
+        screen.print(f"fitted in {estimator.fit_seconds_:.2f} s: {what}{how}")
+        screen.print(f"{_NOT_COVERED}\n")
         screen.print(str(estimator.guarantee_))
         screen.print()
-    screen.print(f"wrote {', '.join(map(str, written))}")
+    say_what_was_written(screen, written)

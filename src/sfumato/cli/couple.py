@@ -9,9 +9,9 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console, notes_unless
+from sfumato.cli.common import console, notes_unless, reading
 from sfumato.cli.couple_order import CoupledSolver, CoupleOrder, TableFlags, files_by_name
-from sfumato.cli.options import Duplicates, bins_by_column
+from sfumato.cli.options import bins_by_column
 
 DEFAULT_COUPLED_RANK = 5
 
@@ -28,6 +28,7 @@ DEFAULT_COUPLED_RANK = 5
         "--structure",
         "--divergence",
         "--dispersion",
+        "--duplicates",
         "--test",
     ),
 )
@@ -49,14 +50,16 @@ def couple(
     solver: Annotated[
         CoupledSolver, typer.Option(help="How it is fitted.")
     ] = CoupledSolver.multiplicative,
-    starts: Annotated[int, typer.Option(help="Random starts, of which the best is kept.")] = 1,
+    starts: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Random starts, of which the best is kept.")
+    ] = 1,
     rounds: Annotated[
-        int | None, typer.Option(help="Sweeps; of langevin the samples that each chain keeps.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Sweeps; of langevin the samples that each chain keeps."),
     ] = None,
     burn_in: Annotated[
-        int | None, typer.Option(metavar="INT", help="Steps of langevin before the first sample.")
+        int | None, typer.Option(min=0, metavar="INT", help="Steps of langevin before the first sample.")
     ] = None,
-    duplicates: options.DuplicatePolicy = Duplicates.error,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,
     factors: options.Factors = None,
@@ -86,7 +89,6 @@ def couple(
         starts,
         rounds,
         burn_in,
-        duplicates,
         seed,
         threads,
     )
@@ -94,8 +96,9 @@ def couple(
     sources = couple_data.find_sources(order)
     notes = notes_unless(quiet)
     if rank is None:
-        notes.print(f"{order.name}: as no rank is given")
-    parts = couple_data.divide(order, sources)
+        notes.print(f"{order.name}: the usual rank, as none is given")
+    with reading("tables", notes):
+        parts = couple_data.divide(order, sources)
     outcome = couple_fit.fit(order, parts, notes)
     written = couple_fit.save(outcome, out, None if factors is None else factors.value)
     if as_json:

@@ -38,11 +38,11 @@ class Source:
     modes: tuple[str, ...]
     bins: Mapping[str, str]
 
-    def read(self, file: Path, duplicates: Any) -> SparseTensor:
+    def read(self, file: Path) -> SparseTensor:
         """The entries of the table, or of a file of cells that is like it."""
         tensor = read(file, self.columns, self.order.value, bins=self.bins, variable=self.order.variable)
         with _naming(file):
-            merged = prepare.merge_duplicates(tensor, duplicates)
+            merged = prepare.merge_duplicates(tensor, self.order.duplicates.value)
         renamed = zip(merged.modes, self.modes, strict=True)
         return replace(merged, modes=tuple(replace(mode, name=name) for mode, name in renamed))
 
@@ -124,16 +124,14 @@ class Parts(NamedTuple):
 
 def divide(order: CoupleOrder, sources: Sequence[Source]) -> Parts:
     """Read all tables, bring their labels into one order, and hold out what is asked for."""
-    tensors = {
-        source.order.name: source.read(source.order.file, order.duplicates.value) for source in sources
-    }
+    tensors = {source.order.name: source.read(source.order.file) for source in sources}
     relations = related(order.tables, tensors)
     given = {name: with_unknown(relation) for name, relation in relations.items()}
     train, tests = dict(given), dict[str, SparseTensor]()
     for source in sources:
         name, test = source.order.name, source.order.test
         if isinstance(test, Path):
-            tests[name] = _test_file(source, test, relations[name], order.duplicates.value)
+            tests[name] = _test_file(source, test, relations[name])
             given[name] = train[name] = _less(given[name], relations[name], tests[name])
         elif test is not None:
             tests[name] = _drawn(relations[name], test, order.seed)
@@ -167,9 +165,9 @@ def _with_cells(tensor: SparseTensor, cells: NDArray[Any], values: NDArray[Any])
     return SparseTensor(coordinates, np.concatenate([tensor.values, values]), tensor.modes)
 
 
-def _test_file(source: Source, file: Path, relation: Relation, duplicates: Any) -> SparseTensor:
+def _test_file(source: Source, file: Path, relation: Relation) -> SparseTensor:
     """The cells of a file with the levels of a relation."""
-    test, name = source.read(file, duplicates), source.order.name
+    test, name = source.read(file), source.order.name
     with _naming(file):
         prepare.check_values(test)
         modes = relation.tensor.modes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.cli.common import write_factors_beside
+from sfumato.cli.common import say_what_was_written, write_factors_beside
 from sfumato.cli.couple_data import Parts, related, with_unknown
 from sfumato.cli.couple_order import CoupledSolver, CoupleOrder
 from sfumato.coupled import Coupled
@@ -255,7 +255,7 @@ def print_fitted(
     screen.print(
         f"\nfitted to all {entries:,} entries in {outcome.model.fit_seconds_:.2f} s, {order.name}"
     )
-    screen.print(f"wrote {', '.join(map(str, written))}")
+    say_what_was_written(screen, written)
 
 
 def advice(outcome: Outcome) -> list[str]:

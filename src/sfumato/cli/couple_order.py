@@ -45,6 +45,7 @@ class TableOrder:
     divergence: float
     dispersion: float | None
     absent: Absent
+    duplicates: Duplicates
     test: float | Path | None
 
 
@@ -59,7 +60,6 @@ class CoupleOrder:
     starts: int
     rounds: int | None
     burn_in: int | None
-    duplicates: Duplicates
     seed: int
     threads: int | None
 
@@ -226,6 +226,14 @@ class TableFlags:
             "langevin with divergence 0.",
         ),
     ] = None
+    duplicates: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=mean...",
+            help="What to make of several entries at one cell: error, mean, last or sum; error by "
+            "default.",
+        ),
+    ] = None
     test: Annotated[
         list[str] | None,
         typer.Option(
@@ -247,6 +255,9 @@ class TableFlags:
         sampled = solver == CoupledSolver.langevin and 0.0 in divergence.values()
         usual = None if sampled else 1.0
         dispersion = _by_table("--dispersion", self.dispersion, names, usual, _dispersion)
+        duplicates = _by_table(
+            "--duplicates", self.duplicates, names, Duplicates.error, _choice(Duplicates)
+        )
         test = _by_table("--test", self.test, names, None, _test, one_for_all=False)
         return tuple(
             TableOrder(
@@ -259,6 +270,7 @@ class TableFlags:
                 divergence[name],
                 dispersion[name],
                 absent[name],
+                duplicates[name],
                 test[name],
             )
             for name, file in files.items()

@@ -79,6 +79,28 @@ def bins_by_column(given: list[str] | None) -> dict[str, str]:
     return {column: name for column, _, name in pairs}
 
 
+# -- where results go -----------------------------------------------------------------------------
+
+PICTURES = (".pdf", ".png", ".svg")
+_FILES = (*PICTURES, ".csv", ".jpeg", ".jpg", ".json", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")
+
+
+def folder_for_files(out: Path | None) -> Path | None:
+    """``--out`` of a command that writes several files: not the name of a file."""
+    if out is not None and out.suffix.lower() in _FILES and not out.is_dir():
+        raise typer.BadParameter(f"{out} names a file, but several files are written: name a folder")
+    return out
+
+
+def file_for_picture(out: Path | None) -> Path | None:
+    """``--out`` of a command that writes one picture."""
+    if out is not None and (out.suffix.lower() not in PICTURES or out.is_dir()):
+        raise typer.BadParameter(
+            f"{out} is to be a picture: name a file that ends in {', '.join(PICTURES)}"
+        )
+    return out
+
+
 # -- what is fitted -------------------------------------------------------------------------------
 
 
@@ -100,13 +122,20 @@ class FactorFormat(StrEnum):
 
 
 ModelKind = Annotated[ModelName, typer.Option(help="Kind of model.")]
-OutFolder = Annotated[Path, typer.Option(help="Folder for the model; an older model is replaced.")]
+OutFolder = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        callback=folder_for_files,
+        help="Folder for the model; an older model is replaced.",
+    ),
+]
 ModelFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a model.")]
 DuplicatePolicy = Annotated[
     Duplicates, typer.Option(help="What to make of several entries at one cell.")
 ]
 FitSeed = Annotated[int, typer.Option(help="Of the random start and the held-out entries.")]
-Threads = Annotated[int | None, typer.Option(help="By default all cores.")]
+Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="By default all cores.")]
 Factors = Annotated[
     FactorFormat | None, typer.Option(help="Also write the factors, to the folder OUT-factors.")
 ]

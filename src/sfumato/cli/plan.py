@@ -10,7 +10,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console
+from sfumato.cli.common import console, say_what_was_written
 
 
 @command(
@@ -50,7 +50,14 @@ def plan(
             help="Shares of the values' variance that these are assumed to make up.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for a picture, such as plan.png.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=options.file_for_picture,
+            help="File for a picture: plan.png, or .pdf or .svg.",
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Say what a private fit would do and how accurate it is expected to be, from public numbers.
@@ -84,4 +91,4 @@ def plan(
     screen = console()
     screen.print(plan_report.text(order, found))
     if out is not None:
-        screen.print(f"wrote {out}")
+        say_what_was_written(screen, [out])

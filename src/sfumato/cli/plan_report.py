@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+_MOST_DIGITS = 5  # behind the point: with more, a row of budgets is wider than a screen
 _EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _USUAL_NAMES = ("user", "item")
 COSTS_NOTHING = "This costs no privacy: it follows from the numbers given, and no data is touched."
@@ -210,9 +211,7 @@ def _expectation_lines(order: PlanOrder, asked: Row) -> list[str]:
 def _table(order: PlanOrder, found: Sequence[Row]) -> Table:
     from sfumato.report import plain_table
 
-    table = plain_table(
-        "epsilon", "constant", "biases", "factors", "rank", "plan", "ratio", "ratio between"
-    )
+    table = plain_table("epsilon", "constant", "biases", "factors", "rank", "plan", "ratio", "between")
     for row in found:
         factors, expected = row.forecast.factors, row.expected
         numbers = [row.forecast.constant, row.forecast.biases]
@@ -223,7 +222,7 @@ def _table(order: PlanOrder, found: Sequence[Row]) -> Table:
             str(factors.rank) if factors else "",
             _NAMES.get(row.method, row.method),
             f"{expected.ratio:.3f}" if expected else "",
-            f"{expected.band[0]:.2f} and {expected.band[1]:.2f}" if expected else "",
+            f"{expected.band[0]:.2f} to {expected.band[1]:.2f}" if expected else "",
         )
     return table
 
@@ -289,4 +288,6 @@ def _units(order: PlanOrder) -> str:
 def _number(expected: Expectation, order: PlanOrder) -> str:
     """An error with as many digits as tell budgets apart."""
     digits = max(0, 3 - floor(log10(order.scale)))
+    if digits > _MOST_DIGITS:
+        return f"{order.scale * expected.rmse:.2e}"
     return f"{order.scale * expected.rmse:.{digits}f}"

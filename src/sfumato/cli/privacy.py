@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.options import Analysis, MethodName
-from sfumato.errors import DataError, SettingError
+from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
     from sfumato.privacy.settings import Privacy
@@ -70,6 +71,8 @@ class Promise:
                 f"a result whose privacy is {what} is not released: leave it out, or say --force"
             )
         delta = self.delta or 0.0
+        if release.ledger_limit is not None and not 0 < release.ledger_limit < inf:
+            raise SettingError(f"--ledger-limit must be a number above zero, got {release.ledger_limit}")
         limit = None if release.ledger_limit is None else Budget(release.ledger_limit, delta)
         return Privacy(
             epsilon=self.epsilon,
@@ -145,4 +148,6 @@ def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not text in UTF-8: save it as one label per line") from error
+        raise SettingError(
+            f"--public-labels takes files of text, a label in each line: {file} is none"
+        ) from error

@@ -15,7 +15,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console
+from sfumato.cli.common import console, say_what_was_written
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
@@ -171,7 +171,12 @@ def reproduce(
         bool, typer.Option("--quick", help="Few repetitions and budgets: within two minutes.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for pictures and tables; wei-figure-2 for example.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            callback=options.folder_for_files,
+            help="Folder for pictures and tables; wei-figure-2 for example.",
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(metavar="N", help="Fits side by side; as many as cores by default.")
@@ -200,4 +205,4 @@ def reproduce(
     for part in outcome.experiment.tables(outcome.results):
         screen.print(part)
     for file in outcome.files:
-        screen.print(f"wrote {file}")
+        say_what_was_written(screen, [file])

@@ -11,7 +11,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console
+from sfumato.cli.common import console, reading
 from sfumato.cli.options import DEFAULT_RANK
 
 
@@ -29,7 +29,8 @@ def describe(
     """Show shape, values, duplicates and how entries spread, and the memory a fit needs."""
     from sfumato import report
 
-    described = report.describe(columns.read(file), rank)
+    with reading(file.name, console(stderr=True)):
+        described = report.describe(columns.read(file), rank)
     if as_json:
         typer.echo(json.dumps(asdict(described)))
     else:
@@ -60,9 +61,14 @@ def explain(
     "sfumato demo --out sfumato-demo",
 )
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the picture and the model.")] = Path(
-        "sfumato-demo"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            callback=options.folder_for_files,
+            help="Folder for the picture and the model.",
+        ),
+    ] = Path("sfumato-demo"),
 ) -> None:
     """Complete ratings that come with the package; takes well under two minutes."""
     from sfumato.demo import run_demo

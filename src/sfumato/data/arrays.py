@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sfumato.data.tables import EntryCollector, Selection, reading
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
+from sfumato.surface import setting
 
 _TNS_LINES = 1 << 20
 
@@ -113,7 +114,7 @@ def _table_of(arrays: Any, names: Sequence[str]) -> pa.Table:
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise DataError(
             f"arrays that make a table have one dimension and the same length, got {listed}; "
-            "choose one dense array with variable="
+            f"choose one dense array with {setting('variable')}"
         )
     return pa.table(columns)
 
@@ -136,7 +137,8 @@ def _load_mat(path: Path, variable: str | None) -> Any:
         raise SettingError(f"{path.name} has no numeric array {variable!r}")
     listed = ", ".join(f"{name} {array.shape}" for name, array in found.items()) or "none"
     raise SettingError(
-        f"say which array of {path.name} to read with variable=; those of two or more modes: {listed}"
+        f"say which array of {path.name} to read with {setting('variable')}; those of two or more "
+        f"modes: {listed}"
     )
 
 

@@ -13,6 +13,7 @@ from sfumato.data.layout import Site
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
+from sfumato.surface import either
 
 _MOST_CELLS = 50_000_000  # that are written out where no closed form sums over them
 # Where at least this many cells, and this part of all, would be visited one by one, matrix products over
@@ -115,7 +116,8 @@ def _written_out(relation: Relation) -> SparseTensor:
         raise SettingError(
             f"relation {relation.name!r} has {prod(shape):,} cells that count as zeros. For p = 0 and 1 "
             "their sums have a closed form; for others every cell has to be visited, and these are too "
-            "many: use one of these, or absent='missing'"
+            "many: use one of these, or "
+            + either("absent='missing'", f"--absent {relation.name}=missing")
         )
     dense = np.zeros(shape)
     dense[tuple(relation.tensor.coordinates)] = relation.tensor.values

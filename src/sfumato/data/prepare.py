@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sfumato.data.ordering import refine_order, row_starts
 from sfumato.data.tensor import Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
+from sfumato.surface import either, setting
 
 DuplicatePolicy = Literal["error", "mean", "last", "sum"]
 POLICIES: tuple[str, ...] = get_args(DuplicatePolicy)
@@ -42,7 +43,7 @@ def check_values(tensor: SparseTensor) -> None:
     if wrong.any():
         raise DataError(
             f"{_count_and_first(tensor, wrong, f'outside the bounds [{low:g}, {high:g}]')}. "
-            "Clip them (sfumato.data.prepare.clip), or give wider bounds"
+            f"{either('Clip them (sfumato.prepare.clip)', 'Correct them')}, or give wider bounds"
         )
 
 
@@ -90,10 +91,10 @@ def merge_duplicates(tensor: SparseTensor, policy: DuplicatePolicy = "error") ->
     counts = np.diff(starts, append=tensor.n_entries)
     if policy == "error":
         first = int(starts[np.argmax(counts > 1)])
-        others = ", ".join(repr(name) for name in POLICIES if name != "error")
+        policies = [name for name in POLICIES if name != "error"]
         raise DataError(
             f"{np.count_nonzero(counts > 1):,} cells are given more than once; the first is "
-            f"{describe_cell(tensor, first)}. Merge them with one of the policies {others}"
+            f"{describe_cell(tensor, first)}. Merge them: {setting('duplicates', *policies)}"
         )
     if policy == "last":
         return tensor.take(starts + counts - 1)
@@ -208,7 +209,7 @@ def split(
     Merge duplicates first, or the same cell may appear on both sides.
     """
     if not 0 < test < 1:
-        raise SettingError(f"test is the share held out, between 0 and 1, got {test}")
+        raise SettingError(f"{setting('test')} is the share held out, between 0 and 1, got {test}")
     rng = np.random.default_rng(seed)
     if by is None:
         in_test = np.zeros(tensor.n_entries, np.bool_)
@@ -230,7 +231,7 @@ def split_by_label(
     changes everything.
     """
     if not 0 < test < 1:
-        raise SettingError(f"test is the share held out, between 0 and 1, got {test}")
+        raise SettingError(f"{setting('test')} is the share held out, between 0 and 1, got {test}")
     return _divide(tensor, _cell_keys(tensor, seed) < np.uint64(test * 2.0**64))
 
 

@@ -19,6 +19,7 @@ from sfumato.data.labels import LabelEncoder, bin_times
 from sfumato.data.tables import EntryCollector, Selection
 from sfumato.data.tensor import Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
+from sfumato.surface import either, setting
 
 
 def read(
@@ -50,7 +51,9 @@ def read(
         path = tables.existing_file(source)
         kind = tables.file_kind(path)
         if variable is not None and kind not in ("npz", "mat"):
-            raise SettingError(f"variable chooses an array of a .npz or .mat file, not {path.name}")
+            raise SettingError(
+                f"{setting('variable')} chooses an array of a .npz or .mat file, not {path.name}"
+            )
         if kind in tables.TABLE_KINDS:
             return _collect(
                 tables.stream_file(path, kind, selection), selection, bounds, kind != "parquet"
@@ -97,7 +100,9 @@ def _collect(
 
 def _refuse_bins(selection: Selection) -> None:
     if selection.bins:
-        raise SettingError("bins cut columns of times: an array has no such columns")
+        raise SettingError(
+            f"{either('bins', '--bin')} cuts columns of times: an array has no such columns"
+        )
 
 
 def read_table(
@@ -149,7 +154,7 @@ def read_entries(source: Any, modes: Sequence[Mode], value: str | None = None) -
     if value is None and len(rest) > 1:
         raise SettingError(
             "own entries have several columns beside the modes: say which holds the values, "
-            f"own_value or --own-value: {', '.join(rest)}"
+            f"{setting('own_value')}: {', '.join(rest)}"
         )
     bins = {mode.name: mode.bin for mode in modes if mode.bin is not None}
     return read(source, names, value or rest[0], bins=bins)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sfumato.data.prepare import merge_duplicates
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
+from sfumato.surface import either
 
 Absent = Literal["missing", "zero"]
 Structure = Literal["cp", "tucker"]
@@ -209,7 +210,7 @@ def _relation(
     if absent == "zero" and prod(aligned.shape) >= _MOST_CELLS:
         raise DataError(
             f"relation {name!r} has {prod(aligned.shape):.1e} cells, too many to count as zeros: leave "
-            "modes out, or use absent='missing'"
+            f"modes out, or use " + either("absent='missing'", f"--absent {name}=missing")
         )
     unknown = aligned.coordinates[:, ~known]
     kept = aligned if known.all() else aligned.take(known)

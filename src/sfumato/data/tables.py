@@ -22,6 +22,7 @@ from sfumato.data.labels import LabelEncoder, bin_times, check_bin, first_refuse
 from sfumato.data.ordering import gather, lexicographic_order
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
+from sfumato.surface import either
 
 # Large batches: the labels known so far are hashed once for each.
 BATCH_ROWS = 1 << 21
@@ -109,7 +110,9 @@ class Selection:
         for column, name in self.bins.items():
             check_bin(name)
             if column not in (self.modes or ()):
-                raise SettingError(f"bins names {column!r}, which is not one of the modes")
+                raise SettingError(
+                    f"{either('bins', '--bin')} names {column!r}, which is not one of the modes"
+                )
 
     def columns(self, available: Sequence[str]) -> list[str]:
         """Names of the columns to read: the modes, then the value. All of them are there."""
@@ -117,9 +120,9 @@ class Selection:
             raise DataError("the table is empty: it has no columns")
         if self.modes is None or self.value is None:
             some = ", ".join(repr(name) for name in available[:2])
+            how = either(f"modes=[{some}, ...], value={available[-1]!r}", "--modes and --value")
             raise SettingError(
-                f"say which columns are the modes and which holds the value: "
-                f"read(..., modes=[{some}, ...], value={available[-1]!r}). "
+                f"say which columns are the modes and which holds the value: {how}. "
                 f"The columns are {', '.join(available)}"
             )
         names = [*self.modes, self.value]

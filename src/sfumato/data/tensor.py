@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
+from sfumato.surface import setting
 
 MAX_ENTRIES = np.iinfo(np.int32).max
 TIME_BINS = ("hour", "day", "week", "month")
@@ -258,24 +259,27 @@ def find_levels(
     return np.stack(found)
 
 
-_NOT_IN_TRAINING = (
-    "it was not in the training data. Leave such rows out, or predict with "
-    'unseen="bias" to fall back to the biases'
-)
-
-
 def locate(
     modes: Sequence[Mode],
     labels: Mapping[str, Sequence[Any] | NDArray[Any]],
-    advice: str = _NOT_IN_TRAINING,
+    advice: str | None = None,
 ) -> NDArray[np.int32]:
     """Coordinates of labelled cells; an unknown label is an error that names it and ends with advice."""
     coordinates = find_levels(modes, labels)
     for mode, levels in zip(modes, coordinates, strict=True):
         unknown = _unknown_labels(labels[mode.name], levels)
         if unknown:
-            raise UnknownLabelError(f"mode {mode.name!r} has no level {unknown}: {advice}")
+            raise UnknownLabelError(
+                f"mode {mode.name!r} has no level {unknown}: {advice or _not_in_training()}"
+            )
     return coordinates
+
+
+def _not_in_training() -> str:
+    return (
+        "it was not in the training data. Leave such rows out, or predict with "
+        f"{setting('unseen', 'bias')} to fall back to the biases"
+    )
 
 
 def _unknown_labels(labels: Sequence[Any] | NDArray[Any], levels: NDArray[np.int32]) -> str:

@@ -24,6 +24,7 @@ from sfumato.errors import SettingError
 from sfumato.privacy.clip import clip_values
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.unit import PrivacyUnit, Public, Unit
+from sfumato.surface import either
 
 
 def admit(
@@ -33,7 +34,7 @@ def admit(
     if tensor.bounds is None:
         raise SettingError(
             "a private fit needs public bounds of the values, from knowledge and not from the data: "
-            "read(..., bounds=(1, 5)), or --bounds 1 5"
+            + either("read(..., bounds=(1, 5))", "--bounds 1 5")
         )
     bounds = tensor.bounds
     check_labels(tensor.modes, unit, public, local)
@@ -69,9 +70,9 @@ def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local
     if missing:
         raise SettingError(
             f"which labels of {' and '.join(missing)} occur is protected too, and they would be "
-            "released: give the labels that everyone knows, Public(labels={mode: [...]}) or "
-            "--public-labels MODE=FILE; or declare those in the data public, Public(labels=True) or "
-            "--labels-are-public, which the guarantee then lists as an assumption"
+            f"released: give the labels that everyone knows, {_labels_flag(missing[0])}; or declare "
+            f"those in the data public, {either('Public(labels=True)', '--labels-are-public')}, which "
+            "the guarantee then lists as an assumption"
         )
 
 
@@ -108,8 +109,8 @@ def _check_owners(name: str, public: Public) -> None:
         why = ", and labels read off the data would show it" if read_off else ""
         raise SettingError(
             f"which {name} occur is protected, and so is how many{why}: say how many there are at most, "
-            f"Public(units=N) or --public-units N, with N rounded up from what everyone knows; or give "
-            f"the labels of all that may occur, {_labels_flag(name)}"
+            f"{either('Public(units=N)', '--public-units N')}, with N rounded up from what everyone "
+            f"knows; or give the labels of all that may occur, {_labels_flag(name)}"
         )
 
 
@@ -130,7 +131,7 @@ def with_labels_of(modes: Sequence[Mode], public: Public) -> Public:
 
 
 def _labels_flag(name: str) -> str:
-    return f"Public(labels={{{name!r}: [...]}}) or --public-labels {name}=FILE"
+    return either(f"Public(labels={{{name!r}: [...]}})", f"--public-labels {name}=FILE")
 
 
 def public_facts(

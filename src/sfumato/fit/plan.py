@@ -15,6 +15,7 @@ from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.solvers.base import DivergedError, Info, PublicShape, check_count
 from sfumato.solvers.coupled import CoupledShape
+from sfumato.surface import either, setting
 
 _Shape = TypeVar("_Shape", PublicShape, CoupledShape)
 
@@ -36,7 +37,7 @@ class Plan(Generic[_Shape]):
     def __post_init__(self) -> None:
         check_count(starts=self.starts)
         if not (isinstance(self.seed, int | np.integer) and self.seed >= 0):
-            raise SettingError(f"seed must be a whole number from 0 on, got {self.seed!r}")
+            raise SettingError(f"{setting('seed')} must be a whole number from 0 on, got {self.seed!r}")
         given = self.tolerance is not None
         if given and not (isinstance(self.tolerance, Real) and self.tolerance > 0):
             raise SettingError(f"tolerance must be above zero, got {self.tolerance}")
@@ -62,7 +63,9 @@ def model_in_words(shape: PublicShape | CoupledShape) -> str:
     ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(model.ranks))
     parts = ["a mean" if shape.fit_mean else "", "biases" if shape.fit_biases else ""]
     extras = " and ".join(part for part in parts if part)
-    kind = f"{type(model).__name__} of {ranks}{' with ' + extras if extras else ''}"
+    kind = (
+        f"{type(model).__name__.removesuffix('Model')} of {ranks}{' with ' + extras if extras else ''}"
+    )
     return f"{sizes}: {kind}, {model.rows.dtype}"
 
 
@@ -128,8 +131,11 @@ def _one_start(
     model = solver.finish(state)
     if not all(np.isfinite(part).all() for part in model.parameters):
         raise DivergedError(
-            "the fit left the range of floating-point numbers; raise the penalties, lower the step, "
-            "or use float64"
+            "the fit left the range of floating-point numbers; "
+            + either(
+                "raise the penalties, lower the step, or use float64",
+                "use a lower rank, or --solver als",
+            )
         )
     posterior = getattr(solver, "posterior", None)
     return Fit(model, tuple(history), None if posterior is None else posterior(state))

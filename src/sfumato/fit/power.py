@@ -18,6 +18,7 @@ from sfumato.fit.plan import Progress
 from sfumato.fit.private import spending
 from sfumato.privacy.accounting import calibrate
 from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.caveats import caveats
 from sfumato.privacy.clip import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event
@@ -230,7 +231,13 @@ class PrivatePowerPlan:
             exact=False,
             seeded=seeded,
             assumptions=self.assumptions,
+            warnings=self.caveats,
         )
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to warn of before the fit, from public numbers alone."""
+        return caveats(self.budget, self.unit)
 
 
 def answers_with_noise(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+import re
+from collections import defaultdict
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sfumato.data.layout import Site
+from sfumato.data.tensor import find_mode
 from sfumato.fit.plan import Progress, model_in_words
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, rho_of
 from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.caveats import REPORTED_DELTA, caveats
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, GaussianEvent
 from sfumato.privacy.guarantee import Guarantee
@@ -82,14 +86,14 @@ class PrivatePlan:
         ]
         # Solvers with settings of their own may say them.
         lines += [f"  {line}" for line in getattr(self.solver, "in_words", lambda _: ())(self.shape)]
-        counted = Counter((charge.label, str(charge.mechanism)) for charge in self.charges)
-        shares: defaultdict[tuple[str, str], float] = defaultdict(float)
+        drawn: defaultdict[tuple[str, type], list[tuple[Any, float]]] = defaultdict(list)
         for charge, share in zip(self.charges, _budget_shares(self.charges), strict=True):
-            shares[charge.label, str(charge.mechanism)] += share
-        for (label, mechanism), times in counted.items():
-            share = shares[label, mechanism]
-            part = f", {share:.2g} of the budget" if share and len(counted) > 1 else ""
-            lines.append(f"  {times} x {label}: {mechanism}{part}")
+            drawn[charge.label, type(charge.mechanism)].append((charge.mechanism, share))
+        for (label, _), draws in drawn.items():
+            share = sum(share for _, share in draws)
+            part = f"; {share:.2g} of the budget" if share and len(drawn) > 1 else ""
+            noise = _noise_in_words(draws[0][0], draws[-1][0])
+            lines.append(f"  {len(draws)} x {label}: {noise}{part}")
         return "\n".join(lines)
 
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
@@ -112,7 +116,13 @@ class PrivatePlan:
             exact=solver.exact,
             seeded=seeded,
             assumptions=self.assumptions(),
+            warnings=self.caveats,
         )
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to warn of before the fit, from public numbers alone."""
+        return caveats_within(self.budget, self.shape)
 
     def assumptions(self) -> tuple[str, ...]:
         """What has to be true for the guarantee to hold."""
@@ -127,13 +137,20 @@ class PrivatePlan:
         return (*given, *self.solver.assumes(self.shape))
 
 
+def caveats_within(budget: Budget | ZCDP, shape: PublicShape) -> tuple[str, ...]:
+    """What to warn of where a budget is to protect the unit of a shape."""
+    assert shape.unit is not None
+    mode = shape.unit.mode
+    levels = None if mode is None else shape.sizes[find_mode(shape.modes, mode)]
+    return caveats(budget, shape.unit, levels)
+
+
 _CALIBRATED: dict[str, float] = {}  # fits that differ in nothing public need the same noise
-_REPORTED_DELTA = 1e-6  # at which a zCDP budget is also told as epsilon
 
 
 def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, Any]:
     """What a guarantee says of epsilon and delta: of this fit, and of all in the ledger."""
-    delta = budget.delta if isinstance(budget, Budget) else _REPORTED_DELTA
+    delta = budget.delta if isinstance(budget, Budget) else REPORTED_DELTA
     on_file = ledger.path is not None
     return {
         "epsilon": epsilon_of(event, delta),
@@ -208,7 +225,7 @@ def _drawn(plan: PrivatePlan, site: Site, reservation: Reservation, progress: Pr
             history.append(info)
     model = solver.finish(state)
     if not all(np.isfinite(part).all() for part in (model.rows, model.biases, model.free_core)):
-        raise DivergedError("the private fit left the range of floating-point numbers; use float64")
+        raise DivergedError("the private fit left the range of floating-point numbers")
     return Drawn(model, solver.own_prior(state), tuple(history))
 
 
@@ -225,6 +242,17 @@ def _budget_shares(charges: tuple[Charge, ...]) -> list[float]:
         parts = [epsilon_of(event, 0.0) for event in events]
     whole = sum(parts)
     return [part / whole if 0 < whole < inf else 0.0 for part in parts]
+
+
+def _noise_in_words(first: Any, last: Any) -> str:
+    """A mechanism with its settings, from the first draw to the last where they change."""
+    named = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(first).__name__)]
+    for field in fields(first):
+        begin, end = (getattr(each, field.name) for each in (first, last))
+        if isinstance(begin, Real) and not isinstance(begin, bool):
+            value = f"{begin:.3g}" if begin == end else f"{begin:.3g} to {end:.3g}"
+            named.append(f"{field.name.replace('_', ' ')} {value}")
+    return ", ".join(named)
 
 
 def _released(shape: PublicShape) -> tuple[str, ...]:

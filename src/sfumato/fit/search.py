@@ -22,7 +22,7 @@ from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Progress
-from sfumato.fit.private import Drawn, PrivateFit, PrivatePlan, draw_all
+from sfumato.fit.private import Drawn, PrivateFit, PrivatePlan, caveats_within, draw_all
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, gaussian_multiplier
 from sfumato.privacy.budget import Budget
@@ -34,6 +34,7 @@ from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.selection import Run, SelectBest, select_best
 from sfumato.solvers.base import DivergedError, PublicShape
 from sfumato.solvers.contributions import cut, grid
+from sfumato.surface import either
 
 Array = NDArray[Any]
 PROOF = "proofs/tuning.md"
@@ -146,6 +147,11 @@ class SearchPlan:
         head = f"The best of runs of {len(self.plans)} candidates, {self._runs()}, within {self.budget}:"
         return "\n".join([head, *(plan.explain() for plan in self.plans)])
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to warn of before the search, from public numbers alone."""
+        return caveats_within(self.budget, self.shape)
+
     def _runs(self) -> str:
         return f"{self.mechanism.event.mean:.3g} on average"
 
@@ -162,6 +168,7 @@ class SearchPlan:
             proof=", ".join([PROOF, *notes]),
             exact=all(plan.solver.exact for plan in self.plans),
             assumptions=(*assumed, *_ASSUMED),
+            warnings=self.caveats,
             tuning=(
                 f"the best of {len(self.plans)} candidates by their errors at {self.holdout:.3g} of the "
                 f"entries, repeat and select, a random number of runs, {self._runs()}; the promise "
@@ -210,7 +217,7 @@ def _check(search: SearchPlan) -> None:
     if len({plan.shape.local for plan in search.plans}) > 1:
         raise SettingError(
             "candidates differ in whose rows stay with their owners: give all of them methods that can "
-            "leave rows there, or local=None"
+            f"leave rows there, or {either('local=None', '--local none')}"
         )
 
 

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sfumato.errors import ReleaseError, SettingError
+from sfumato.surface import either, setting
 
-_WIDTH = 96
+_WIDTH = 80
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Guarantee:
     tuning : how settings were chosen by looking at the data, where they were; it is paid for.
     exact : whether the noise comes from exact samplers, not floating-point ones.
     seeded : whether the noise can be repeated by whoever knows the seed.
+    warnings : what makes the promise worth little, where something does: a huge epsilon, few levels.
     fits, total_epsilon : of the ledger, this fit included; None without a ledger. The total is also
         None where some of the fits were only claimed to be private, or seeded.
     """
@@ -52,6 +54,7 @@ class Guarantee:
     fits: int | None = None
     total_epsilon: float | None = None
     tuning: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def joint(self) -> bool:
@@ -70,11 +73,12 @@ class Guarantee:
         if not self.proven:
             raise ReleaseError(
                 f"this guarantee is claimed by a paper and not proven ({self.proof}): release a "
-                'fit with analysis="proven", or force it; it is then marked as claimed'
+                f"fit with {setting('analysis', 'proven')}, or force it; it is then marked as claimed"
             )
         raise ReleaseError(
             "the noise of this fit came from a seed, and whoever knows it can take the noise off "
-            "again: fit with seed=None, or force the release; it is then marked as seeded"
+            f"again: fit {either('with seed=None', 'without --noise-seed')}, or force the release; it "
+            "is then marked as seeded"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +88,7 @@ class Guarantee:
     def from_json(cls, data: Any) -> Guarantee:
         try:
             names = {field.name for field in fields(cls)}
-            lists = {"released", "kept", "assumptions"}
+            lists = {"released", "kept", "assumptions", "warnings"}
             given: dict[str, Any] = {
                 k: tuple(v) if k in lists else v for k, v in data.items() if k in names
             }
@@ -118,6 +122,7 @@ class Guarantee:
             f"{'arithmetic':15}{self._arithmetic()}",
             f"{'ledger':15}{self._ledger()}",
             *(f"{'assumes':15}{assumption}" for assumption in self.assumptions),
+            *(f"{'warning':15}{warning}" for warning in self.warnings),
         ]
         return lines
 

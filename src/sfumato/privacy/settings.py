@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from sfumato.errors import SettingError
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.unit import AnyUnit, Public
+from sfumato.surface import either, setting
 
 Method = Literal["auto", "alternating", "input", "gradient", "output", "bias", "constant"]
 Analysis = Literal["proven", "paper"]
@@ -57,14 +58,17 @@ class Privacy:
             raise SettingError("give a budget: epsilon (and delta), or rho for zCDP")
         if not self.unit:
             raise SettingError(
-                'say what is protected: unit="value", "entry", or the name of a mode such as "user"'
+                f"say what is protected: {setting('unit', 'value', 'entry')}, or the name of a mode "
+                "such as user"
             )
         if isinstance(self.method, str) and self.method not in _METHODS:
             raise SettingError(f"there is no method {self.method!r}; there are {', '.join(_METHODS)}")
         if self.analysis not in _ANALYSES:
             raise SettingError(f"analysis is one of {', '.join(_ANALYSES)}, got {self.analysis!r}")
         if self.limit is not None and self.ledger is None:
-            raise SettingError("a limit belongs to a ledger file: name one (ledger=...)")
+            raise SettingError(
+                f"a limit belongs to a ledger file: name one, {either('ledger=...', '--ledger FILE')}"
+            )
         _ = self.budget  # an impossible one is an error here
 
     @property

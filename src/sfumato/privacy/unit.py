@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from sfumato.data.profile import Profile
 from sfumato.errors import SettingError
+from sfumato.surface import either, setting
 
 
 @dataclass(frozen=True)
@@ -205,9 +206,9 @@ def parse_unit(
     elif not isinstance(unit, str):
         raise SettingError(f"a unit is a name or one of the unit types, got {unit!r}")
     elif unit in ("value", "entry") and unit in mode_names:
+        records = f"give a record, sfumato.Entry(), sfumato.Value() or sfumato.Unit({unit!r}), or "
         raise SettingError(
-            f"{unit!r} is a unit and the name of a mode: give a record, sfumato.Entry(), "
-            f"sfumato.Value() or sfumato.Unit({unit!r}), or rename the mode"
+            f"{unit!r} is a unit and the name of a mode: {either(records, '')}rename the mode"
         )
     elif unit == "value":
         parsed = Value()
@@ -215,12 +216,15 @@ def parse_unit(
         parsed = Entry()
     elif unit.startswith("values:"):
         if max_entries is None:
-            raise SettingError(f"{unit} needs a cap: say how many values a level has (max_entries)")
+            raise SettingError(
+                f"{unit} needs a cap: say how many values a level has, {setting('max_entries')}"
+            )
         parsed = UnitValues(unit.removeprefix("values:"), max_entries)
     else:
         parsed = Unit(unit, max_entries)
     if max_entries is not None and parsed.max_entries != max_entries:
-        raise SettingError(f"a cap of {max_entries} entries does not go with the unit {parsed!r}")
+        cap = setting("max_entries")
+        raise SettingError(f"a cap on entries, {cap}, does not go with what is protected: {parsed}")
     if parsed.mode is not None and parsed.mode not in mode_names:
         raise SettingError(
             f"the unit {parsed.mode!r} is not a mode; it is 'value', 'entry', or one of "
@@ -283,7 +287,9 @@ class Public:
 
 def _check_cap(max_entries: int) -> None:
     if not _counts(max_entries):
-        raise SettingError(f"max_entries must be a whole number from 1 on, got {max_entries}")
+        raise SettingError(
+            f"{setting('max_entries')} must be a whole number from 1 on, got {max_entries}"
+        )
 
 
 def _counts(number: float) -> bool:

@@ -51,6 +51,7 @@ from sfumato.solvers.normal import (
     normal_equations,
     solve_rows,
 )
+from sfumato.surface import either
 
 Array = NDArray[Any]
 _BLOCK_BYTES = 4 << 20  # Gram matrices of one query
@@ -254,7 +255,10 @@ class ALS:
         else:
             rmse = float(np.sqrt(statistics.squares / statistics.entries))
             if not np.isfinite(rmse):
-                raise DivergedError("ALS left the range of floating-point numbers; raise the ridge")
+                raise DivergedError(
+                    "ALS left the range of floating-point numbers; "
+                    + either("raise the ridge", "use a lower rank")
+                )
             if self.learns:
                 state = _learn(state, statistics)
                 noise = float(state.ridges[0].noise ** -0.5)

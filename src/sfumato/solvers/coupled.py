@@ -18,6 +18,7 @@ from sfumato.errors import DataError, SettingError
 from sfumato.models.coupled import CoupledModel, Part
 from sfumato.models.multilinear import Multilinear
 from sfumato.solvers.base import PublicShape, start_generator
+from sfumato.surface import either
 
 Array = NDArray[Any]
 
@@ -139,7 +140,8 @@ def check_not_negative(relation: Relation) -> None:
     if values.min() < 0:
         raise DataError(
             f"{name!r} holds negative values, and these factors are not negative: shift the values "
-            'first, or use Langevin(model="normal") with divergence=0'
+            "first, or use "
+            + either('Langevin(model="normal") with divergence=0', "--solver langevin --divergence 0")
         )
     zeros = relation.absent == "zero" or not values.all()
     if zeros and relation.divergence >= 2:

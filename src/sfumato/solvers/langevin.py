@@ -73,6 +73,7 @@ from sfumato.solvers.coupled import (
 )
 from sfumato.solvers.coupled_sums import divergence
 from sfumato.solvers.langevin_kernels import Slopes, slopes
+from sfumato.surface import either
 
 Array = NDArray[Any]
 Preconditioner = Literal["none", "rmsprop", "curvature"]
@@ -314,7 +315,8 @@ class Langevin:
                 )
             if self.model == "poisson" and phi != 1:
                 raise SettingError(
-                    f"a Poisson law has dispersion 1, but relation {part.name!r} has {phi}"
+                    f"a Poisson law has dispersion 1, but relation {part.name!r} has "
+                    f"{'an estimated one' if phi is None else phi}"
                 )
         self._known(shape)
         self._gamma(shape)
@@ -322,7 +324,7 @@ class Langevin:
         if size > _MOST_BYTES:
             raise SettingError(
                 f"{self.chains} chains with {self.samples} samples would take {size / 2**30:.1f} GiB: "
-                "keep fewer samples and thin more, or use float32"
+                + either("keep fewer samples and thin more, or use float32", "use fewer --rounds")
             )
 
     def check(self, relation: Relation) -> None:
@@ -332,7 +334,8 @@ class Langevin:
             raise DataError(f"{name!r} holds infinite values: leave them out")
         if self.model == "poisson" and values.min() < 0:
             raise DataError(
-                f'{name!r} has negative values, which the Poisson model cannot have: use model="normal"'
+                f"{name!r} has negative values, which the Poisson model cannot have: use "
+                + either('model="normal"', "--divergence 0")
             )
 
     # -- priors -----------------------------------------------------------------------------------
@@ -493,8 +496,8 @@ class Langevin:
             density = self.log_density(state.shape, chain, losses.sums[number], losses.cells)
             if not np.isfinite(density):
                 raise DivergedError(
-                    "a chain left the range of floating-point numbers: take a smaller step, or "
-                    'preconditioner="curvature"'
+                    "a chain left the range of floating-point numbers: "
+                    + either('take a smaller step, or preconditioner="curvature"', "take another --seed")
                 )
             total += density
             if draw >= 0:

@@ -29,6 +29,7 @@ from sfumato.solvers.base import (
     moments,
     random_start,
 )
+from sfumato.surface import either
 
 Array = NDArray[Any]
 
@@ -152,7 +153,8 @@ class PassSolver(ABC):
         rmse = state.spread * float(np.sqrt(statistics.squares / statistics.entries))
         if not np.isfinite(rmse):
             raise DivergedError(
-                f"the fit diverged in pass {state.done + 1}: use a smaller step than {self.step}"
+                f"the fit diverged in pass {state.done + 1}: use "
+                + either(f"a smaller step than {self.step}", "--solver als")
             )
         done = state.done + 1
         following = replace(state, model=statistics.model, done=done, memory=statistics.memory)

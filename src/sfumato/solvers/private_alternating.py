@@ -67,6 +67,7 @@ from sfumato.solvers.contributions import MOST_NUMBERS
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import BiasRelease, BiasState, Known, PrivateBiases, entry_weight
 from sfumato.solvers.private_gradient import thinness
+from sfumato.surface import setting
 
 Array = NDArray[Any]
 Statistics = Literal["gradient", "normal"]
@@ -234,7 +235,7 @@ class PrivateAlternating:
         if isinstance(shape.unit, Unit) and shape.local is None:
             raise SettingError(
                 f"an alternating fit that protects {shape.unit} leaves rows of {shape.unit.mode} with "
-                "their owners: leave local at 'auto', or use the method 'gradient'"
+                f"their owners: leave {setting('local')} at 'auto', or use the method 'gradient'"
             )
         if not (shape.fit_mean and shape.fit_biases):
             raise SettingError("an alternating fit starts from mean and biases: use method 'gradient'")

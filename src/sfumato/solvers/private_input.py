@@ -46,6 +46,7 @@ from sfumato.solvers.channel import (
     best_channel,
 )
 from sfumato.solvers.scoring import Constant, Fit, begin, constant_model, fit_constant, sweep
+from sfumato.surface import setting
 
 Array = NDArray[Any]
 NoiseLaw = Literal["auto", "response", "laplace", "gaussian"]
@@ -142,8 +143,8 @@ class InputPerturbation:
         self._check_options(unit, bounds)
         if self.noise_law == "response" and not isinstance(unit, Value):
             raise SettingError(
-                'randomised response protects one value; for this unit use noise_law="laplace", or '
-                '"gaussian" with a delta'
+                "randomised response protects one value; for this unit use the noise 'laplace', or "
+                "'gaussian' with a delta"
             )
         if unit.hides_presence:
             self._check_dense(shape)
@@ -174,7 +175,7 @@ class InputPerturbation:
         if isinstance(shape.unit, Unit) and shape.unit.max_entries is None:
             raise SettingError(
                 f"input perturbation needs a cap on the entries of one {shape.unit.mode}: "
-                "give max_entries, or use gradient perturbation or private biases"
+                f"give {setting('max_entries')}, or use gradient perturbation or private biases"
             )
 
     def suited(self, shape: PublicShape, budget: Budget) -> InputPerturbation:

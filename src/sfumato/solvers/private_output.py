@@ -48,6 +48,7 @@ from sfumato.privacy.mechanisms import Gaussian, Noisy, RowwiseVectorLaplace
 from sfumato.privacy.unit import Unit, UnitValues, Value
 from sfumato.solvers.base import Info, PrivateSolver, PublicShape, check_positive
 from sfumato.solvers.private_passes import spread_of
+from sfumato.surface import either, setting
 
 Array = NDArray[Any]
 
@@ -412,10 +413,14 @@ class PrivateOutput:
             raise SettingError("output perturbation needs a unit and public bounds of the values")
         if isinstance(shape.unit, Unit) and shape.unit.max_entries is None:
             raise SettingError(
-                f"output perturbation needs a cap on the entries of one {shape.unit.mode}: max_entries"
+                f"output perturbation needs a cap on the entries of one {shape.unit.mode}: "
+                f"{setting('max_entries')}"
             )
         if shape.unit.hides_presence and shape.entries is None:
-            raise SettingError("output perturbation needs the public number of entries")
+            raise SettingError(
+                "output perturbation needs the public number of entries: "
+                + either("Public(entries=...)", "--public-entries N")
+            )
         if shape.local is not None:
             raise SettingError("this releases every factor: no mode can stay with its owners")
         self.noisy_mode(shape)

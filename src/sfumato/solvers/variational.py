@@ -196,7 +196,8 @@ def _check_poisson(name: str, divergence: float, dispersion: float | None) -> No
     if divergence != 1 or dispersion != 1:
         raise SettingError(
             f"{_WHAT} is for Poisson data, so divergence 1 and dispersion 1; {name!r} has divergence "
-            f"{divergence:g} and dispersion {dispersion}: set these, or use multiplicative updates"
+            f"{divergence:g} and dispersion {dispersion or 'estimated'}: set these, or use "
+            "multiplicative updates"
         )
 
 

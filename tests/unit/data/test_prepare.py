@@ -73,7 +73,9 @@ def test_duplicates_are_merged(policy, expected):
 
 def test_duplicates_are_an_error_unless_a_policy_is_chosen():
     tensor = table([0, 1, 1, 2, 2, 2], [0, 3, 3, 4, 4, 4], np.ones(6))
-    message = "2 cells are given more than once; the first is user 'bob', item 3.*'mean', 'last', 'sum'"
+    message = (
+        "2 cells are given more than once; the first is user 'bob', item 3.*duplicates=.mean., .last"
+    )
     with pytest.raises(DataError, match=message):
         prepare.merge_duplicates(tensor)
     with pytest.raises(SettingError, match="unknown policy 'first'"):

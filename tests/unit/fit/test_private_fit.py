@@ -135,7 +135,7 @@ OWNERS = {"user": ["ann", "bob", "cat", "dan", "eve"]}
     [
         ({"unit": "entry"}, {}, "which labels of user and item occur is protected too"),
         ({"unit": "user"}, {}, "which user occur is protected, and so is how many: say how many"),
-        ({"unit": "user"}, {"labels": ITEMS}, r"Public\(units=N\) or --public-units N"),
+        ({"unit": "user"}, {"labels": ITEMS}, r"at most, Public\(units=N\), with N"),
         ({"unit": "user"}, {"labels": True}, "and labels read off the data would show it"),
         ({"unit": "user"}, {"labels": {"user": True, ...: True}}, "and so is how many"),
         ({"unit": "user"}, {"units": 9}, "which labels of item occur"),
@@ -473,7 +473,7 @@ def test_a_plan_explains_itself_without_data():
     text = plan.explain()
     assert "noisy means" in text
     assert "one entry" in text
-    assert f"{plan.solver.noise}" in text
+    assert f"{plan.solver.noise:.3g}" in text
 
 
 def test_splitting_by_label_moves_no_other_entry():

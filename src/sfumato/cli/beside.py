@@ -1,0 +1,129 @@
+"""What a private fit is shown beside, at held-out entries: for the holder's eyes alone.
+
+Nothing here reaches a release, a ledger or JSON, and nothing that goes wrong here ends a command: what
+was paid for is on disk by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sfumato.estimators import Biases, TensorEstimator
+from sfumato.privacy.caveats import without_warnings
+from sfumato.report import FitProgress, Result, rmse
+from sfumato.solvers import PrivateBiases, PrivateConstant
+
+if TYPE_CHECKING:
+    from sfumato.data.tensor import SparseTensor
+    from sfumato.privacy.settings import Privacy
+
+FOR_YOUR_EYES = (
+    "These errors are for you alone: no guarantee covers them. The other private fits are within the "
+    "same budget each, and in no file and no ledger: to choose by them would be tuning that nobody has "
+    "paid for (--tune-rank pays)."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors at held-out entries: of open baselines, of private ones, and of the fit itself."""
+
+    open: list[Result]
+    private: list[Result]
+    fit: Result
+
+    @property
+    def results(self) -> list[Result]:
+        return [*self.open, *self.private, self.fit]
+
+    @property
+    def lines(self) -> list[str]:
+        """What there is to say of it."""
+        better = [rival.name for rival in self.private if rival.rmse <= self.fit.rmse]
+        if not better:
+            return [FOR_YOUR_EYES]
+        return [
+            f"The fit does not beat {' and '.join(better)} here: what it adds to these is lost in its "
+            "noise. A larger epsilon or more data could change that.",
+            FOR_YOUR_EYES,
+        ]
+
+
+def compare(
+    fitted: TensorEstimator,
+    name: str,
+    privacy: Privacy,
+    parts: tuple[SparseTensor, SparseTensor],
+    progress: FitProgress,
+    *,
+    with_private: bool,
+) -> Comparison | None:
+    """The fitted model beside what it has to beat, each fitted to the same entries.
+
+    None where there is nothing to compare by.
+    """
+    train, test = parts[0], _finite(parts[1])
+    known = _finite(train)
+    if not (known.n_entries and test.n_entries):
+        return None
+    begin = time.perf_counter()
+    mean = float(known.values.mean(dtype=np.float64))
+    seconds = time.perf_counter() - begin
+    constant = Result("constant, not private", rmse(mean, test.values), seconds)
+    openly = {"biases, not private": Biases(duplicates="mean", unseen="bias", progress=progress)}
+    privately = _baselines(fitted, privacy, progress) if with_private else {}
+    return Comparison(
+        [constant, *_measured(openly, known, test, progress)],
+        _measured(privately, train, test, progress),
+        Result(name, rmse(fitted.predict(test), test.values), fitted.fit_seconds_),
+    )
+
+
+def _baselines(
+    fitted: TensorEstimator, privacy: Privacy, progress: FitProgress
+) -> dict[str, TensorEstimator]:
+    """The private constant and private biases within the fit's budget, unless it is the same itself."""
+    assert fitted.guarantee_ is not None
+    local = None if fitted.local_ is None else fitted.modes_[fitted.local_].name
+    alone = replace(
+        privacy, method="auto", noise="auto", analysis="proven", local=local, ledger=None, limit=None
+    )
+    shared: dict[str, Any] = {
+        "privacy": alone,
+        "duplicates": fitted.duplicates,
+        "unseen": "bias",
+        "progress": progress,
+    }
+    made: dict[str, TensorEstimator] = {
+        PrivateConstant.name: Biases(sweeps=0, **shared),
+        PrivateBiases.name: Biases(**shared),
+    }
+    return {name: each for name, each in made.items() if name != fitted.guarantee_.method}
+
+
+def _measured(
+    baselines: Mapping[str, TensorEstimator],
+    train: SparseTensor,
+    test: SparseTensor,
+    progress: FitProgress,
+) -> list[Result]:
+    """The errors of those that can be fitted."""
+    results = []
+    for name, baseline in baselines.items():
+        progress.begin(name)
+        with suppress(Exception), without_warnings():
+            error = rmse(baseline.fit(train).predict(test), test.values)
+            results.append(Result(name, error, baseline.fit_seconds_))
+    return results
+
+
+def _finite(tensor: SparseTensor) -> SparseTensor:
+    """Without values that are no numbers, which a private fit clips in silence."""
+    finite = np.isfinite(tensor.values)
+    return tensor if finite.all() else tensor.take(finite)
