@@ -50,8 +50,14 @@ from sfumato.solvers.power import (
     weight_deviations,
 )
 from sfumato.solvers.power_moments import Moment, make_moment
-from sfumato.solvers.power_privacy import EntrySensitivity
-from sfumato.solvers.power_tensors import DenseBlocks, DenseSymmetric, Sparse, TensorSource
+from sfumato.solvers.power_privacy import STEPS, InDoubles, step_of
+from sfumato.solvers.power_tensors import (
+    MOST_ENTRIES,
+    DenseBlocks,
+    DenseSymmetric,
+    Sparse,
+    TensorSource,
+)
 from sfumato.solvers.whitening import whiten_dense, whiten_sparse
 from sfumato.store import check_destination, load_components, save_components
 
@@ -217,34 +223,47 @@ class PowerMethod(Parametrised):
         return self._settings(sizes, len(shape), noisy=self.privacy is not None)
 
     def _fit_privately(self, tensor: Array | SparseTensor, privacy: Privacy) -> None:
-        plan = self._tensor_plan(tensor.shape, privacy)
-        ledger = open_ledger(privacy, plan.unit)
-        source = self._private_source(tensor)
+        unit = self._entry_unit(privacy)
+        plan = self._tensor_plan(tensor, unit, privacy)
+        ledger = open_ledger(privacy, unit)
+        source = self._private_source(tensor, unit)
         entropy = Entropy(privacy.seed)
         state = private_from_tensor(plan, source, self.seed, ledger, entropy, self.progress)
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
-    def _private_source(self, tensor: Array | SparseTensor) -> TensorSource:
-        """Whatever the values are, nothing is said of them."""
-        if isinstance(tensor, SparseTensor):
-            cells = symmetric.mirrored_cells(tensor) if self.symmetric else symmetric.merged(tensor)
-            return self._sparse(cells[0], symmetric.within_range(cells[1]), tensor.shape)
+    def _private_source(self, tensor: Array | SparseTensor, unit: TensorEntry) -> TensorSource:
+        """Whole steps that are cut at a public number; whatever the values are, nothing is said of them."""
+        step, most = step_of(unit), unit.most * STEPS
+        if not isinstance(tensor, SparseTensor):
+            array = symmetric.mirrored_array(tensor) if self.symmetric else tensor
+            kept = symmetric.whole_steps(array, step, most) * step
+            return (DenseSymmetric if self.symmetric else DenseBlocks)(kept)
+        _check_entries(tensor.n_entries)
+        steps = symmetric.whole_steps(tensor.values, step, most)
+        coordinates, summed = symmetric.merge(tensor.coordinates, steps)
+        values = np.clip(summed, -most, most) * step
         if self.symmetric:
-            return DenseSymmetric(symmetric.within_range(symmetric.mirrored_array(tensor)))
-        return DenseBlocks(symmetric.within_range(tensor))
+            coordinates, values = symmetric.mirrored_cells(coordinates, values, tensor.shape)
+            _check_entries(len(values))
+        return self._sparse(coordinates, values, tensor.shape)
 
-    def _tensor_plan(self, shape: Sequence[int], privacy: Privacy) -> PrivatePowerPlan:
-        unit = privacy.unit
-        if not isinstance(unit, TensorEntry):
+    def _entry_unit(self, privacy: Privacy) -> TensorEntry:
+        """What is protected: what changes with an entry depends on whether the tensor is symmetric."""
+        if not isinstance(privacy.unit, TensorEntry):
             raise SettingError(
                 "a private decomposition of a tensor protects one entry of it: "
                 "unit=sfumato.TensorEntry(change=...), by how much it may change"
             )
+        return replace(privacy.unit, symmetric=bool(self.symmetric))
+
+    def _tensor_plan(
+        self, tensor: Array | SparseTensor, unit: TensorEntry, privacy: Privacy
+    ) -> PrivatePowerPlan:
         if not isinstance(self.whiten, bool | np.bool_) or self.whiten:
             raise SettingError(
                 "a private decomposition of a tensor has no whitening; one of a stream of samples has"
             )
-        settings = self._tensor_settings(shape)
+        settings = self._tensor_settings(tensor.shape)
         printed = _is_printed(privacy)
         if printed:
             settings = replace(settings, average=False)
@@ -254,7 +273,7 @@ class PowerMethod(Parametrised):
             settings,
             unit,
             privacy.budget,
-            EntrySensitivity(unit, settings.order, settings.sizes),
+            InDoubles.of(unit, tensor.shape, sparse=isinstance(tensor, SparseTensor)),
             "entry",
             printed=printed,
             assumptions=("the shape of the tensor is public",),
@@ -651,6 +670,15 @@ def _as_array(X: Any) -> Array:
     if array.dtype.kind not in "iufb":
         raise DataError(f"a tensor holds numbers, got {array.dtype}")
     return np.ascontiguousarray(array, np.float64)
+
+
+def _check_entries(entries: int) -> None:
+    """Beyond it sums are rounded more than the proof allows for (proofs/power.md)."""
+    if entries > MOST_ENTRIES:
+        raise DataError(
+            f"a private decomposition takes sparse tensors of up to {MOST_ENTRIES:,} entries, all "
+            "permutations of a symmetric one included"
+        )
 
 
 def _check_values(values: Array) -> None:

@@ -24,7 +24,7 @@ from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Draw, Ledger
 from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
-from sfumato.privacy.unit import PowerUnit, Sample
+from sfumato.privacy.unit import PowerUnit, TensorEntry
 from sfumato.solvers.base import Info
 from sfumato.solvers.power import (
     Kind,
@@ -209,8 +209,11 @@ class PrivatePowerPlan:
             f"  {settings.rounds} questions, noise {self.noise:.3g} times sensitivity"
         )
 
-    def _shortening(self) -> str:
-        norm = self.unit.norm if isinstance(self.unit, Sample) else None
+    def _bounding(self) -> str:
+        """What is done to data that lie beyond public bounds."""
+        if isinstance(self.unit, TensorEntry):
+            return f" on entries cut at {self.unit.most * self.unit.change:g} either way"
+        norm = self.unit.norm
         return "" if norm is None else f" on {self.what}s shortened to length {norm:g}"
 
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
@@ -224,7 +227,7 @@ class PrivatePowerPlan:
             unit=str(self.unit).replace("sample", self.what),
             neighbours=self.unit.neighbours.replace("sample", self.what),
             released=("components", "weights"),
-            method=f"noisy power iteration of {self.settings.rounds} rounds{self._shortening()}",
+            method=f"noisy power iteration of {self.settings.rounds} rounds{self._bounding()}",
             proven=not self.printed,
             proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
             exact=False,
