@@ -232,7 +232,7 @@ class PowerMethod(Parametrised):
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
     def _private_source(self, tensor: Array | SparseTensor, unit: TensorEntry) -> TensorSource:
-        """Whole steps that are cut at a public number; whatever the values are, nothing is said of them."""
+        """Values in whole steps, cut at a public number; whatever they are, nothing is said of them."""
         step, most = step_of(unit), unit.most * STEPS
         if not isinstance(tensor, SparseTensor):
             array = symmetric.mirrored_array(tensor) if self.symmetric else tensor

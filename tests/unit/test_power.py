@@ -291,7 +291,9 @@ def test_a_private_tensor_with_room_to_spare(form, symmetric):
     assert guarantee.proven
     assert not guarantee.seeded
     assert 0.95 < guarantee.epsilon <= 1.0
-    assert guarantee.unit.startswith("one entry of the tensor")
+    assert guarantee.unit.startswith(
+        "one entry of the symmetric" if symmetric else "one entry of the tensor"
+    )
     assert guarantee.released == ("components", "weights")
 
 
@@ -445,7 +447,7 @@ def test_kept_with_privacy(tmp_path):
         assert again.privacy is None
         text = (folder / "model.json").read_text()
         assert "ledger" not in json.loads(text)["settings"]
-        assert "one entry of the tensor" in (folder / "guarantee.json").read_text()
+        assert "one entry of the symmetric tensor" in (folder / "guarantee.json").read_text()
 
 
 @pytest.mark.parametrize(

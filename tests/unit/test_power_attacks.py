@@ -3,6 +3,7 @@
 import copy
 import pickle
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import sfumato as sf
 from sfumato.data.samples import open_samples
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
+from sfumato.fit.power import PrivatePowerPlan
 from sfumato.privacy.ledger import BudgetError
 
 RNG = np.random.default_rng(0)
@@ -87,6 +89,94 @@ def test_noise_as_printed_that_is_not_enough_is_refused():
     method = sf.PowerMethod(1, 1, 1, privacy=privacy(sf.TensorEntry(), epsilon=3000.0, analysis="paper"))
     with pytest.raises(BudgetError, match="Nothing was drawn"):
         method.fit(TENSOR)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """All questions of private fits, with the answer before noise, and the noise."""
+    seen = []
+    released = PrivatePowerPlan.released
+
+    def recorded(plan, query, values, release):
+        noisy = released(plan, query, values, release)
+        seen.append((plan, query, np.array(values), noisy))
+        return noisy
+
+    monkeypatch.setattr(PrivatePowerPlan, "released", recorded)
+    return seen
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("large", [2.0**21, 2.0**53, 2.0**80, 1e100, 1e308])
+def test_no_entry_is_so_large_that_noise_vanishes_beside_it(large, symmetric, asked):
+    """At 2^80 every answer used to come out without its noise: neighbours were told with certainty."""
+    spiked = TENSOR.copy()
+    spiked[0, 0, 0] = large
+    unit = sf.TensorEntry(0.1)
+    for tensor in (np.full((4, 4, 4), large), spiked):
+        for given in (tensor, sparse_of(tensor)):
+            method = sf.PowerMethod(2, 3, 3, symmetric=symmetric, privacy=privacy(unit))
+            check_components(method.fit(given))
+    assert len(asked) == 4 * 8
+    for _, _, exact, noisy in asked:
+        assert np.abs(exact).max() <= 4**1.5 * unit.most * unit.change * (1 + 1e-9)
+        assert np.spacing(np.abs(exact).max()) < 2.0**-20 * noisy.deviation
+        assert (noisy.values != exact).all()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_no_neighbour_of_a_tensor_of_any_size_moves_an_answer_further(symmetric, asked):
+    """From outside: fits on neighbours with the same seed are asked the same first question."""
+    rng = np.random.default_rng(1)
+    unit = sf.TensorEntry(0.7)
+    for scale in (0.0, 1.0, 2.0**19, 2.0**20, 2.0**21, 2.0**80):
+        tensor = scale * rng.choice([-0.7, 0.7], (3, 3, 3))
+        cells = [(0, 1, 2), (0, 0, 1), (1, 1, 1), (2, 1, 0)]
+        for cell, as_given in ((cell, kind) for cell in cells for kind in (np.asarray, sparse_of)):
+            after = tensor.copy()
+            for permuted in permutations(cell) if symmetric else [cell]:
+                after[permuted] = tensor[cell] + 0.7
+                tensor[permuted] = tensor[cell]
+            asked.clear()
+            for given in (tensor, after):
+                method = sf.PowerMethod(1, 2, 1, symmetric=symmetric, privacy=privacy(unit))
+                method.fit(as_given(given))
+            (plan, query, before, _), (_, again, moved, _) = asked[0], asked[2]
+            np.testing.assert_array_equal(query.directions, again.directions)
+            assert np.linalg.norm(moved - before) <= plan.sensitivity(query)
+
+
+def test_guarantees_of_tensors_say_what_changes_and_where_values_are_cut():
+    for symmetric, printed in ((True, False), (False, False), (True, True), (False, True)):
+        unit = sf.TensorEntry(0.5, printed=printed)
+        method = sf.PowerMethod(1, 1, 1, symmetric=symmetric, privacy=privacy(unit)).fit(TENSOR)
+        said = replace(unit, symmetric=symmetric)
+        assert method.guarantee_.unit == str(said)
+        assert method.guarantee_.neighbours == said.neighbours
+        assert "cut at 524288 either way" in method.guarantee_.method
+    with pytest.raises(SettingError, match="permutations of an index"):
+        sf.PowerMethod(1, 1, 1, symmetric=False, privacy=privacy(unit)).fit(TENSOR[:, :, :3])
+
+
+def test_entries_and_cells_do_not_add_up_in_a_ledger(tmp_path):
+    ledger = tmp_path / "ledger"
+    given = privacy(sf.TensorEntry(), ledger=ledger)
+    sf.PowerMethod(1, 1, 1, privacy=given).fit(TENSOR)
+    with pytest.raises(BudgetError, match="cannot add up"):
+        sf.PowerMethod(1, 1, 1, symmetric=False, privacy=given).fit(TENSOR)
+
+
+def test_sparse_tensors_beyond_what_is_proven_are_refused(monkeypatch, tmp_path):
+    """Before anything is charged."""
+    monkeypatch.setattr("sfumato.power.MOST_ENTRIES", 63)
+    ledger = tmp_path / "ledger"
+    for symmetric in (True, False):
+        method = sf.PowerMethod(
+            1, 1, 1, symmetric=symmetric, privacy=privacy(sf.TensorEntry(), ledger=ledger)
+        )
+        with pytest.raises(DataError, match="up to 63 entries"):
+            method.fit(sparse_of(TENSOR))
+    assert not ledger.exists()
 
 
 # -- samples --------------------------------------------------------------------------------------

@@ -99,8 +99,8 @@ def mirrored_array(tensor: Array) -> Array:
 def whole_steps(values: Array, step: float, most: int) -> NDArray[np.int64]:
     """Values as the nearest whole numbers of steps, cut at ``most`` of them, without a word about them.
 
-    What is not finite counts as zero. Whole numbers, so that entries at one cell add up without rounding:
-    beside an entry of 1e20, another one would vanish or count for more than it is.
+    What is not finite counts as zero. Whole numbers, so that entries at one cell add up without
+    rounding: beside an entry of 1e20, another one would vanish, or count for more than it is.
     """
     with np.errstate(over="ignore"):  # it is cut all the same
         steps = np.where(np.isfinite(values), values, 0.0) / step

@@ -134,8 +134,8 @@ class TensorEntry:
     Absent entries of a sparse tensor are zeros, so that one that comes or goes is a change too. In a
     ``symmetric`` tensor all permutations of the entry's index change alike, in another one the entry
     alone; ``PowerMethod`` sets this to its own. With ``printed`` the changes of all permutations add up,
-    as in the definition of Wang and Anandkumar (4.2): an entry on the diagonal of an order 3 then changes
-    by six times ``change``. Values beyond ``most`` times ``change`` are cut there.
+    as in the definition of Wang and Anandkumar (4.2): one on the diagonal of an order 3 then changes by
+    six times ``change``. Values beyond ``most`` times ``change`` are cut there.
     """
 
     change: float = 1.0
@@ -153,20 +153,26 @@ class TensorEntry:
             )
 
     def __str__(self) -> str:
-        whose = "the symmetric tensor" if self.symmetric else "the tensor"
-        alone = not self.symmetric and not self.printed
-        return f"one entry of {whose}{'' if alone else ', with all permutations of its index'}"
+        said = f"one entry of {self._tensor}"
+        if self.symmetric or self.printed:
+            said += ", with all permutations of its index"
+        return f"{said}, which add up" if self.printed else said
+
+    @property
+    def _tensor(self) -> str:
+        return "the symmetric tensor" if self.symmetric else "the tensor"
 
     @property
     def neighbours(self) -> str:
+        change = repr(float(self.change))
         if self.printed:
             how = (
-                f"up to {float(self.change)!r} is added to, or taken from, the entry at each permutation of one "
-                "index, once for every permutation"
+                f"for every permutation of one index, up to {change} is added to, or taken from, the "
+                f"entry of {self._tensor} at that place"
             )
         else:
             alike = ", and with it all permutations of its index alike" if self.symmetric else ""
-            how = f"the value of one entry changes by at most {float(self.change)!r}{alike}"
+            how = f"the value of one entry changes by at most {change}{alike}"
         return f"{how}; absent entries are zeros"
 
     @property

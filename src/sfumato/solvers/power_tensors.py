@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from math import prod
+from math import fsum, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,13 +39,11 @@ def answered(source: TensorSource, query: Query) -> Array:
     if query.kind == "directions":
         return power
     first = slice(0, source.sizes[0])
-    # Numbers that lie together are added up in pairs, and pairs of pairs: few roundings (WEIGHT_ROUNDINGS).
-    products = np.ascontiguousarray((query.directions[first] * power[first]).T)
-    weights: Array = products.sum(axis=1)
-    return weights
+    products = (query.directions[first] * power[first]).T
+    return np.array([fsum(column) for column in products.tolist()])
 
 
-WEIGHT_ROUNDINGS = 64  # of NumPy's sums of numbers that lie together: below 25 + log2(numbers)
+WEIGHT_ROUNDINGS = 2  # more than of directions: of the products, and of their sum
 
 
 def reference_power(tensor: Array, directions: Sequence[Array]) -> list[Array]:
