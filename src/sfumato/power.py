@@ -85,6 +85,7 @@ class PowerMethod(Parametrised):
     order : of a stream's moment.
     samples : for :meth:`partial_fit` and ``fit_stream(reuse=False)``, the number of samples that answer
         each question; with privacy their public number.
+    features : of a stream, how many numbers a sample has. It shows, unless there is not a single array.
     average : where each iteration has noise of its own, average the last half of them. False does as
         printed in the paper.
     privacy : ``Privacy(epsilon, delta, unit)``, with the unit ``TensorEntry(change)`` for a tensor and
@@ -116,6 +117,7 @@ class PowerMethod(Parametrised):
         moment: str = "samples",
         order: int = 3,
         samples: int | None = None,
+        features: int | None = None,
         average: bool = True,
         privacy: Privacy | None = None,
         seed: int = 0,
@@ -130,6 +132,7 @@ class PowerMethod(Parametrised):
         self.moment = moment
         self.order = order
         self.samples = samples
+        self.features = features
         self.average = average
         self.privacy = privacy
         self.seed = seed
@@ -294,7 +297,7 @@ class PowerMethod(Parametrised):
         cut by counting, one sample more would shift all later ones.
         """
         begin = time.perf_counter()
-        samples = open_samples(X, columns, may_be_empty=self.privacy is not None)
+        samples = self._opened(X, columns, self.features)
         settings = self._stream_settings(samples.size, fresh=not reuse)
         self._forget_stream()
         if self.privacy is not None:
@@ -317,17 +320,22 @@ class PowerMethod(Parametrised):
         one). Components come one after the other; ``finished_`` says whether all of them are there, and
         samples after that are left unread.
         """
-        samples = open_samples(X, may_be_empty=self.privacy is not None)
+        features = self.online_.size if hasattr(self, "online_") else self.features
+        samples = self._opened(X, None, features)
         if not hasattr(self, "online_"):
             self._begin_online(samples.size)
-        if samples.size != self.online_.size:
-            raise DataError(f"samples had {self.online_.size} features before, now {samples.size}")
         if not self.finished_:
             self.online_.add(samples)
             self._keep(self.online_.machine.state, self.online_.guarantee)
             if self.online_.guarantee is None:  # else their number is private
                 self.n_samples_seen_ = self.online_.machine.samples_seen
         return self
+
+    def _opened(self, X: Any, columns: Sequence[str] | None, features: int | None) -> Samples:
+        if features is not None:
+            check_count(features=features)
+        # That there is no sample at all must not show.
+        return open_samples(X, columns, may_be_empty=self.privacy is not None, features=features)
 
     def _forget_stream(self) -> None:
         """A fit begins anew, and partial_fit after it too."""
@@ -364,10 +372,7 @@ class PowerMethod(Parametrised):
     def _read_once(self, samples: Samples, settings: PowerSettings) -> None:
         self._begin_online(samples.size, samples.count)
         online = self.online_.machine
-        for batch in samples.batches():
-            online.add(batch)
-            if online.done:
-                break
+        online.add(samples.batches())
         if not online.done:
             each = f"{self._samples(settings, samples.count):,} samples, and there were "
             raise DataError(_ended_early(settings, online.state, f"{each}{online.samples_seen:,}"))
@@ -599,8 +604,7 @@ class _Open(NamedTuple):
     guarantee: None = None
 
     def add(self, samples: Samples) -> None:
-        for batch in samples.batches():
-            self.machine.add(batch)
+        self.machine.add(samples.batches())
 
 
 class _Private(NamedTuple):

@@ -268,7 +268,7 @@ def test_values_never_get_further_apart_by_what_is_cut(change):
 
 
 def test_entries_at_one_cell_add_up_without_rounding():
-    """In floating point 2^54 + 3 - 2^54 is 4 and 2^54 + 2 - 2^54 is 0: a change of 1 would be one of 4."""
+    """In floating point 2^54 + 3 - 2^54 is 4 and 2^54 + 2 - 2^54 is 0: one would become four."""
     cells = np.zeros((3, 3), np.int32)
     for large in (1e6, 2.0**54, 2.0**80, 1e308):
         sums = [

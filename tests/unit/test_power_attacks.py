@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 
@@ -226,6 +228,60 @@ def test_that_there_is_no_sample_does_not_show():
         open_samples(SAMPLES[:0])
 
 
+EMPTY = {
+    "list": list,
+    "iterator": lambda: iter(()),
+    "function": lambda: lambda: iter(()),
+    "table of lists": lambda: pa.table({"vector": pa.array([], pa.list_(pa.float64()))}),
+}
+
+
+@pytest.mark.parametrize("source", EMPTY)
+def test_a_stream_without_a_single_array_is_one_without_samples(source, tmp_path):
+    """The proof says that it raises no error, and it did. How wide samples are has to be said, then."""
+    ledger = tmp_path / "ledger"
+    given = privacy(sf.Sample(1.0), ledger=ledger)
+    if source != "iterator":  # which is read once
+        with pytest.raises(DataError, match="features="):
+            sf.PowerMethod(1, 1, 2, privacy=given).fit_stream(EMPTY[source]())
+        assert not ledger.exists()
+        method = sf.PowerMethod(1, 1, 2, features=4, privacy=given)
+        check_components(method.fit_stream(EMPTY[source]()))
+        same = sf.PowerMethod(1, 1, 2, privacy=given).fit_stream(SAMPLES[:0])
+        np.testing.assert_array_equal(method.weights_, same.weights_)
+    stepwise = sf.PowerMethod(1, 2, 2, samples=10, features=4, privacy=given)
+    for _ in range(3):
+        stepwise.partial_fit(EMPTY[source]())
+    assert stepwise.finished_
+    with pytest.raises(DataError, match="no samples"):
+        sf.PowerMethod(1, samples=10, features=4).fit_stream(EMPTY[source](), reuse=False)
+
+
+def test_empty_parquet_of_lists_is_a_stream_without_samples(tmp_path):
+    pq.write_table(EMPTY["table of lists"](), tmp_path / "none.parquet")
+    method = sf.PowerMethod(1, 1, 2, features=4, privacy=privacy(sf.Sample(1.0)))
+    check_components(method.fit_stream(tmp_path / "none.parquet"))
+
+
+def test_blocks_of_no_sample_or_of_one_are_blocks():
+    """An empty list too, once it is known how wide samples are."""
+    for blocks in ([SAMPLES[:1], [], SAMPLES[:0]], [SAMPLES[:0], SAMPLES[:1], []]):
+        method = blockwise()
+        for block in blocks:
+            method.partial_fit(block)
+        assert method.finished_
+        check_components(method)
+    check_components(blockwise().fit_stream([SAMPLES[:1], SAMPLES[:0], SAMPLES[:1]], reuse=False))
+
+
+def test_features_that_are_not_there_are_refused():
+    for wrong in (3, 5):
+        with pytest.raises(DataError, match=f"4 features here, but {wrong} are expected"):
+            sf.PowerMethod(1, features=wrong).fit_stream(SAMPLES)
+    with pytest.raises(SettingError, match="features"):
+        sf.PowerMethod(1, features=0).fit_stream(SAMPLES)
+
+
 # -- blocks ---------------------------------------------------------------------------------------
 
 
@@ -247,6 +303,37 @@ def test_a_block_that_failed_does_not_count_when_it_is_given_again():
     assert again.finished_
     np.testing.assert_array_equal(again.weights_, once.weights_)
     np.testing.assert_array_equal(again.components_, once.components_)
+
+
+class Stumbling:
+    """A callback that raises an error the first time that it is told of each question."""
+
+    def __init__(self, error):
+        self._error, self._told = error, set()
+
+    def __call__(self, done, _rounds, _info):
+        if done not in self._told:
+            self._told.add(done)
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("told"), KeyboardInterrupt(), StopIteration(), SystemExit()]
+)
+def test_a_block_answers_one_question_whatever_progress_raises(error, asked):
+    """It used to count as used, and given again to answer the next question too: two for one charge."""
+    method = blockwise().set_params(progress=Stumbling(error))
+    for i in (0, 10, 20):
+        answered = len(asked)
+        with pytest.raises(type(error)):
+            method.partial_fit(SAMPLES[i : i + 10])
+        method.partial_fit(SAMPLES[i : i + 10])
+        (_, first, sums, _), (_, second, same, _) = asked[answered:]
+        np.testing.assert_array_equal(first.directions, second.directions)  # the same question
+        assert first.kind == second.kind
+        np.testing.assert_array_equal(sums, same)
+    assert method.finished_
+    check_components(method)
 
 
 def test_no_sum_without_noise_is_left_in_what_was_fitted():

@@ -14,6 +14,7 @@ import numpy as np
 
 from sfumato.auditing.bounds import Counts, epsilon_bound, lower_rate, upper_rate
 from sfumato.data.write import replacing
+from sfumato.privacy.budget import rounded_up
 
 INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
 
@@ -22,7 +23,8 @@ INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
 class Promise:
     """What is attacked: epsilon at a delta, for a unit, by a method.
 
-    ``accounted`` is what this library's accountant says of it; None where nothing is proven.
+    ``epsilon`` is what the guarantee of the fit prints, rounded up as it prints it. ``accounted`` is what
+    this library's accountant says of it; None where nothing is proven.
     """
 
     epsilon: float
@@ -34,7 +36,8 @@ class Promise:
     proven: bool
 
     def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
+        amount = f"epsilon = {rounded_up(self.epsilon)}"
+        return f"{amount}, delta = {rounded_up(self.delta, 3)}" if self.delta else amount
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +117,8 @@ class Outcome(ABC):
         status = "proven" if promise.proven else "claimed by a paper, not proven"
         lines = [self.verdict, f"  promise    {promise}, {status}: {promise.method}"]
         if promise.accounted is not None:
-            lines.append(f"  accounted  epsilon {promise.accounted:.4g} at delta {promise.delta:g}")
+            accounted, delta = rounded_up(promise.accounted, 6), rounded_up(promise.delta, 3)
+            lines.append(f"  accounted  epsilon {accounted} at delta {delta}")
         lines += [f"  protects   {promise.unit}; {promise.neighbours}", *found]
         if seeded:
             lines.append(

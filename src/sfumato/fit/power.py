@@ -6,6 +6,7 @@ A private plan is calibrated before any data is seen; noise and guarantee both d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Any
@@ -320,8 +321,23 @@ class Online:
     def done(self) -> bool:
         return self.state.done
 
-    def add(self, batch: Batch) -> None:
-        """Use the samples of a batch, for as many questions as they answer."""
+    def add(self, batches: Iterable[Batch]) -> None:
+        """Use the samples of batches, for as many questions as they answer.
+
+        All of them or none: batches that cannot be read to their end, or a callback that raises an
+        error, leave everything as it was, so that no sample counts twice when they are given again.
+        """
+        before = self.state, self.samples_seen, copy(self._running)
+        try:
+            for batch in batches:
+                self._add(batch)
+                if self.done:
+                    break
+        except BaseException:
+            self.state, self.samples_seen, self._running = before
+            raise
+
+    def _add(self, batch: Batch) -> None:
         assert self._samples is not None
         start = 0
         while start < batch.shape[0] and not self.done:
@@ -336,7 +352,8 @@ class Online:
         """Use a block of samples, whatever their number, for one question.
 
         Its sum lives no longer than this call: what a block left behind that could not be read to its
-        end would count again when it is given again, and the last sum would stay without noise.
+        end would count again when it is given again, and the last sum would stay without noise. A block
+        counts as used when this call ends without an error, and not before.
         """
         query = ask(self.state)
         running = Running(self._moment, query, private=True)
@@ -345,7 +362,10 @@ class Online:
         self._next(release(query, running.whole()))
 
     def _next(self, answer: Noisy) -> None:
-        self.state = update(self.state, answer)
-        _tell(self._progress, self.state)
+        state = update(self.state, answer)
+        # Told before it counts: of a callback that raises an error nobody could say whether the block
+        # was used, and given once more it would answer two questions under the charge of one.
+        _tell(self._progress, state)
+        self.state = state
         if not self.done:
             self._running = Running(self._moment, ask(self.state), self.samples_seen)

@@ -145,7 +145,7 @@ def test_the_grid_follows_the_noise(scale):
 @pytest.mark.parametrize("categories", [2, 5, 100])
 def test_randomised_response_never_tells_more_than_epsilon_allows(epsilon, categories):
     response = RandomisedResponse(epsilon, categories)
-    lies = response._lies / 2**64
+    lies = response.lies / response.draws
     # P(true) / P(one lie) <= e^epsilon, in the form that keeps its digits.
     assert (1 - lies) * (categories - 1) <= lies * exp(epsilon)
     assert response.truth <= 1 - lies
