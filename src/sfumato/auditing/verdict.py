@@ -23,8 +23,8 @@ INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
 class Promise:
     """What is attacked: epsilon at a delta, for a unit, by a method.
 
-    ``epsilon`` is what the guarantee of the fit prints, rounded up as it prints it. ``accounted`` is what
-    this library's accountant says of it; None where nothing is proven.
+    ``epsilon`` is what the guarantee of the fit prints, rounded up as it prints it. ``accounted`` is
+    what this library's accountant says of it; None where nothing is proven.
     """
 
     epsilon: float
