@@ -49,7 +49,7 @@ from sfumato.solvers.power import (
     usual_restarts,
     weight_deviations,
 )
-from sfumato.solvers.power_moments import Moment, make_moment
+from sfumato.solvers.power_moments import Moment, SumInDoubles, make_moment
 from sfumato.solvers.power_privacy import STEPS, InDoubles, step_of
 from sfumato.solvers.power_tensors import (
     MOST_ENTRIES,
@@ -66,6 +66,7 @@ _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
 _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
 _PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
+_SEVERAL = 16  # times the public number of samples is how many the proof allows for
 _WHITENED_NORM = 2.0  # in units of a whitened sample's usual length, the root of its dimensions
 
 
@@ -463,9 +464,9 @@ class PowerMethod(Parametrised):
             moment = replace(moment, whitened_norm=_WHITENED_NORM * sqrt(self.n_components))
         what = moment.unit()
         assumed = [f"the number of features, {settings.sizes[0]:,}, is public"]
-        assumed.append(
-            f"that there are about {count:,} {what}s {'' if reuse else 'in a block '}is public"
-        )
+        where = "" if reuse else " in a block"
+        assumed.append(f"that there are about {count:,} {what}s{where} is public")
+        assumed.append(f"there are at most {_SEVERAL * int(count):,} {what}s{where}")
         if not reuse:
             assumed.append(
                 f"a {what} is in one block only, and in which one does not depend on the other {what}s"
@@ -474,7 +475,7 @@ class PowerMethod(Parametrised):
             settings,
             unit,
             privacy.budget,
-            moment.sensitivity,
+            SumInDoubles(moment, _SEVERAL * int(count)),
             what,
             count,
             in_blocks=not reuse,

@@ -17,11 +17,12 @@ from scipy.stats import norm as normal
 from sfumato.data.symmetric import merge, mirrored_array, mirrored_cells, whole_steps
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
+from sfumato.fit.power import Running
 from sfumato.privacy.accounting import advanced, gaussian_delta
 from sfumato.privacy.budget import Budget
 from sfumato.privacy.unit import TensorEntry
 from sfumato.solvers.power import Query
-from sfumato.solvers.power_moments import DocumentMoment, SampleMoment
+from sfumato.solvers.power_moments import DocumentMoment, SampleMoment, SumInDoubles
 from sfumato.solvers.power_privacy import (
     STEPS,
     EntrySensitivity,
@@ -425,6 +426,60 @@ def test_a_sample_more_changes_a_sum_by_its_own_part():
         change = part(moment, longer, query) - part(moment, batch, query)
         np.testing.assert_allclose(change, part(moment, as_given(one), query), atol=1e-12)
         assert np.linalg.norm(change) <= moment.sensitivity(query) * (1 + 1e-12)
+
+
+def exact_sum_of(rows, query, order):
+    """The sum of samples' parts in fractions; the samples are not shortened."""
+    u = [[Fraction(float(x)) for x in row] for row in query.directions]
+    shape = (len(u[0]),) if query.kind == "weights" else query.directions.shape
+    total = np.full(shape, Fraction(0))
+    for row in rows:
+        x = [Fraction(float(value)) for value in row]
+        inner = [sum(a * b[column] for a, b in zip(x, u, strict=True)) for column in range(len(u[0]))]
+        if query.kind == "weights":
+            total = total + np.array([c**order for c in inner])
+        else:
+            power = 1 if query.kind == "second moment" else order - 1
+            total = total + np.array([[a * c**power for c in inner] for a in x])
+    return total.ravel()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "second moment"])
+def test_what_a_stream_loses_is_within_the_room_for_it(kind):
+    """Samples at the norm and alike, so that sums grow as they can; in many small batches."""
+    rng = np.random.default_rng(0)
+    size, norm, count = 4, 1.3, 600
+    u = np.linalg.qr(rng.standard_normal((size, 2))).Q
+    rows = u[:, 0] + 0.3 * rng.standard_normal((count, size))
+    rows *= 0.999 * norm / np.linalg.norm(rows, axis=1, keepdims=True)
+    query, moment = Query(kind, u), SampleMoment(3, norm)
+    exact = exact_sum_of(rows, query, 3)
+    room = SumInDoubles(moment, count)(query) - moment.sensitivity(query)
+    for step in (1, 7, count):
+        running = Running(moment, query, private=True)
+        for start in range(0, count, step):
+            running.add(rows[start : start + step])
+        found = [Fraction(float(x)) for x in running.whole().ravel()]
+        error = sqrt(sum((a - b) ** 2 for a, b in zip(found, exact, strict=True)))
+        assert 0 < 2 * error <= room
+    assert room < 1e-6 * moment.sensitivity(query)
+
+
+def test_room_for_roundings_of_a_stream_stays_small():
+    """A million samples of a hundred features, sixteen times as many allowed for."""
+    rng = np.random.default_rng(0)
+    u = unit_columns(rng.standard_normal((100, 8)))
+    basis = 30 * rng.standard_normal((100, 5))
+    small = unit_columns(rng.standard_normal((5, 8)))
+    samples, documents = SampleMoment(3, 2.0, 4.0), DocumentMoment(private=True)
+    for moment, query, most in (
+        (samples, Query("directions", u), 1.0001),
+        (samples, Query("directions", small, basis), 1.02),
+        (documents, Query("weights", u), 1.01),
+        (documents, Query("directions", small, basis), 1.01),
+    ):
+        exact = moment.sensitivity(query)
+        assert exact < SumInDoubles(moment, 16 * 10**6)(query) < most * exact
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 1e160, 1e149, 5e-324, -0.0])

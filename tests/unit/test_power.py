@@ -310,6 +310,7 @@ def test_private_streams_name_their_unit():
     assert whole.guarantee_.method.endswith("of 3 rounds on samples shortened to length 2")
     assert whole.guarantee_.unit == "one sample of the stream, its presence included"
     assert "that there are about 200 samples is public" in whole.guarantee_.assumptions
+    assert "there are at most 3,200 samples" in whole.guarantee_.assumptions
     blocks = sf.PowerMethod(1, 3, 2, samples=100, privacy=sample_privacy(entries=None))
     blocks.fit_stream(np.split(skewed(), 3), reuse=False)
     assert any("a sample is in one block only" in a for a in blocks.guarantee_.assumptions)

@@ -39,7 +39,7 @@ from sfumato.solvers.power import (
 )
 from sfumato.solvers.power_moments import Batch, Moment, check_sums
 from sfumato.solvers.power_privacy import printed_multiplier, printed_sensitivity
-from sfumato.solvers.power_tensors import TensorSource, answered
+from sfumato.solvers.power_tensors import TensorSource, answered, exact_sum
 
 Array = NDArray[Any]
 Answer = Callable[[Query], Noisy]
@@ -102,7 +102,8 @@ class Running:
 
     def __init__(self, moment: Moment, query: Query, before: int = 0, *, private: bool = False) -> None:
         self._moment, self._query, self._before, self._private = moment, query, before, private
-        self.total: Array = np.zeros(())
+        self._total: Array = np.zeros(())
+        self._lost: Array = np.zeros(())  # by rounding the total, which a stream of batches adds up
         self.samples = self._counted = 0
 
     def add(self, batch: Batch) -> None:
@@ -111,17 +112,22 @@ class Running:
             prepared = self._moment.prepared(batch, self._query.basis)
             part = self._moment.summed(prepared, self._query)
         # In double precision, whatever the samples are in: a stream may have any number of batches.
-        total = self.total + part.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total, lost = exact_sum(self._total, part.astype(np.float64))
         if not self._private:
             check_sums(total, batch, self._before + self.samples)
-        self.total = total
+        self._total, self._lost = total, self._lost + lost
         self.samples += batch.shape[0]
         self._counted += self._moment.counted(prepared)
 
     def mean(self) -> Array:
         if not self._counted:
             raise DataError("no sample of the stream can be used: documents need three words or more")
-        return self.total / self._counted
+        return self._sum() / self._counted
+
+    def _sum(self) -> Array:
+        total: Array = self._total + self._lost
+        return total
 
     def whole(self) -> Array:
         """The sum, which is zero for no samples at all."""
@@ -129,7 +135,7 @@ class Running:
         if self._query.basis is not None:
             rows = (self._query.basis.shape[1], rows[1])
         shape = rows[1:] if self._query.kind == "weights" else rows
-        return np.zeros(shape) + self.total
+        return np.zeros(shape) + self._sum()
 
 
 # -- privately ------------------------------------------------------------------------------------

@@ -175,8 +175,9 @@ class Sparse:
         total, lost = out[0]
         for more, also_lost in out[1:]:
             total, error = exact_sum(total, more)
-            lost += also_lost + error
-        return total + lost
+            lost = lost + also_lost + error
+        whole: Array = total + lost
+        return whole
 
     def _piece(self, start: int, stop: int, directions: Array, out: Array) -> None:
         targets = 1 if len(self.sizes) == 1 else self.order
