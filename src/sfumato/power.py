@@ -326,8 +326,9 @@ class PowerMethod(Parametrised):
         if not hasattr(self, "online_"):
             self._begin_online(samples.size)
         if not self.finished_:
-            self.online_.add(samples)
-            self._keep(self.online_.machine.state, self.online_.guarantee)
+            with self.online_.machine.all_or_nothing():
+                self.online_.add(samples)
+                self._keep(self.online_.machine.state, self.online_.guarantee)
             if self.online_.guarantee is None:  # else their number is private
                 self.n_samples_seen_ = self.online_.machine.samples_seen
         return self
@@ -428,13 +429,15 @@ class PowerMethod(Parametrised):
                 "or at random: give a list or an iterator of arrays, or reuse the whole stream "
                 "(reuse=True)"
             )
-        self.online_ = self._private_online(settings, privacy)
+        online = self._private_online(settings, privacy)
         for block in samples.blocks():
-            if self.finished_:
+            if online.machine.done:
                 break
-            self.online_.add_block(block)
-        if not self.finished_:
-            raise DataError(_ended_early(settings, self.online_.machine.state, "a block"))
+            online.add_block(block)
+        if not online.machine.done:
+            raise DataError(_ended_early(settings, online.machine.state, "a block"))
+        # Not before: blocks of a stream that failed, given again, would answer later questions too.
+        self.online_ = online
         self._keep(self.online_.machine.state, self.online_.guarantee)
 
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:

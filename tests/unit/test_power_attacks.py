@@ -126,19 +126,22 @@ def test_no_entry_is_so_large_that_noise_vanishes_beside_it(large, symmetric, as
         assert (noisy.values != exact).all()
 
 
+@pytest.mark.parametrize("printed", [False, True])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_no_neighbour_of_a_tensor_of_any_size_moves_an_answer_further(symmetric, asked):
+def test_no_neighbour_of_a_tensor_of_any_size_moves_an_answer_further(symmetric, printed, asked):
     """From outside: fits on neighbours with the same seed are asked the same first question."""
     rng = np.random.default_rng(1)
-    unit = sf.TensorEntry(0.7)
+    unit = sf.TensorEntry(0.7, printed=printed)
     for scale in (0.0, 1.0, 2.0**19, 2.0**20, 2.0**21, 2.0**80):
         tensor = scale * rng.choice([-0.7, 0.7], (3, 3, 3))
         cells = [(0, 1, 2), (0, 0, 1), (1, 1, 1), (2, 1, 0)]
         for cell, as_given in ((cell, kind) for cell in cells for kind in (np.asarray, sparse_of)):
-            after = tensor.copy()
-            for permuted in permutations(cell) if symmetric else [cell]:
-                after[permuted] = tensor[cell] + 0.7
+            places = list(permutations(cell)) if symmetric or printed else [cell]
+            for permuted in set(places) if symmetric else ():
                 tensor[permuted] = tensor[cell]
+            after = tensor.copy()
+            for permuted in places if printed else set(places):
+                after[permuted] += 0.7
             asked.clear()
             for given in (tensor, after):
                 method = sf.PowerMethod(1, 2, 1, symmetric=symmetric, privacy=privacy(unit))
@@ -334,6 +337,41 @@ def test_a_block_answers_one_question_whatever_progress_raises(error, asked):
         np.testing.assert_array_equal(sums, same)
     assert method.finished_
     check_components(method)
+
+
+def test_an_interruption_after_the_answer_does_not_use_a_block_up(monkeypatch, asked):
+    method = blockwise().partial_fit(SAMPLES[:10])
+    with monkeypatch.context() as patched:
+        patched.setattr(sf.PowerMethod, "_keep", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            method.partial_fit(SAMPLES[10:20])
+    method.partial_fit(SAMPLES[10:20])
+    (_, first, _, _), (_, second, _, _) = asked[1:]
+    np.testing.assert_array_equal(first.directions, second.directions)
+
+
+def raising(error):
+    def raise_it(*_):
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize("failing", ["progress", "iterator", "too few"])
+def test_a_stream_that_failed_is_not_gone_on_with(failing, tmp_path):
+    """Its first blocks used to stay answered: given to partial_fit, they answered once more."""
+    ledger = tmp_path / "ledger"
+    blocks = [SAMPLES[:10], SAMPLES[10:20], SAMPLES[20:]]
+    given = {"progress": blocks, "iterator": broken_after(blocks[0]), "too few": blocks[:2]}[failing]
+    method = blockwise(ledger=ledger)
+    if failing == "progress":
+        told = iter([False, True])
+        method.set_params(progress=lambda *_: next(told) and raising(OSError("told"))())
+    with pytest.raises((OSError, DataError)):
+        method.fit_stream(given, reuse=False)
+    method.set_params(progress=None).partial_fit(blocks[0])
+    assert len(ledger.read_text().splitlines()) == 3  # charged anew
+    assert method.guarantee_.fits == 2
 
 
 def test_no_sum_without_noise_is_left_in_what_was_fitted():

@@ -5,7 +5,8 @@ A private plan is calibrated before any data is seen; noise and guarantee both d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf, sqrt
@@ -327,21 +328,25 @@ class Online:
     def done(self) -> bool:
         return self.state.done
 
-    def add(self, batches: Iterable[Batch]) -> None:
-        """Use the samples of batches, for as many questions as they answer.
-
-        All of them or none: batches that cannot be read to their end, or a callback that raises an
-        error, leave everything as it was, so that no sample counts twice when they are given again.
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """What raises an error inside leaves everything as it was: samples that could not be read to
+        their end, or a callback, or an interruption. Given again, the same samples count once.
         """
         before = self.state, self.samples_seen, copy(self._running)
         try:
+            yield
+        except BaseException:
+            self.state, self.samples_seen, self._running = before
+            raise
+
+    def add(self, batches: Iterable[Batch]) -> None:
+        """Use the samples of batches, for as many questions as they answer: all of them or none."""
+        with self.all_or_nothing():
             for batch in batches:
                 self._add(batch)
                 if self.done:
                     break
-        except BaseException:
-            self.state, self.samples_seen, self._running = before
-            raise
 
     def _add(self, batch: Batch) -> None:
         assert self._samples is not None
