@@ -347,6 +347,7 @@ def test_room_for_rounding_is_small_beside_what_an_entry_changes():
         (100, False, 1.005),
         (200, False, 1.05),
         (1000, True, 1.1),
+        (10_000, True, 3.1),
     ):
         for symmetric in (True, False):
             unit = TensorEntry(symmetric=symmetric)
