@@ -15,8 +15,11 @@ import sfumato as sf
 from sfumato.data.samples import open_samples
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
-from sfumato.fit.power import PrivatePowerPlan
+from sfumato.fit.power import Online, PrivatePowerPlan
 from sfumato.privacy.ledger import BudgetError
+from sfumato.privacy.mechanisms import Noisy
+from sfumato.solvers.power import PowerSettings
+from sfumato.solvers.power_moments import SampleMoment
 
 RNG = np.random.default_rng(0)
 SAMPLES = RNG.standard_normal((30, 4))
@@ -337,6 +340,27 @@ def test_a_block_answers_one_question_whatever_progress_raises(error, asked):
         np.testing.assert_array_equal(sums, same)
     assert method.finished_
     check_components(method)
+
+
+def test_the_machine_itself_counts_a_block_once_its_callback_has_returned():
+    """Whoever drives it: the block that is given again answers the question that it was given for."""
+    settings = PowerSettings((4,), 3, 1, 2, 2)
+    machine = Online(settings, 0, SampleMoment(3, 1.0), None, Stumbling(ValueError("told")))
+    questions = []
+
+    def release(query, total):
+        questions.append(query)
+        return Noisy(total, 1.0)
+
+    for number in range(settings.rounds):
+        with pytest.raises(ValueError, match="told"):
+            machine.add_block([SAMPLES[:10]], release)
+        assert machine.state.answered == number
+        machine.add_block([SAMPLES[:10]], release)
+        assert machine.state.answered == number + 1
+        first, second = questions[-2:]
+        np.testing.assert_array_equal(first.directions, second.directions)
+    assert machine.done
 
 
 def test_an_interruption_after_the_answer_does_not_use_a_block_up(monkeypatch, asked):

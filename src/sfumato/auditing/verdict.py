@@ -95,8 +95,8 @@ class Outcome(ABC):
 
     @property
     def verdict(self) -> str:
-        # Rounded down, as a lower bound has to be; 99.9% is not 100%.
-        measured = f"measured >= {floor(100 * self.measured) / 100:.2f} at {100 * self.confidence:g}%"
+        # 99.9% is not 100%.
+        measured = f"measured >= {_rounded_down(self.measured)} at {100 * self.confidence:g}%"
         if self.violated:
             return f"VIOLATED: {measured} against a promise of {self.promise}"
         return f"consistent with {self.promise}: {measured}"
@@ -184,7 +184,8 @@ class Audit(Outcome):
         ]
         if self.gaussian is not None:
             found.append(
-                f"  Gaussian   epsilon >= {self.gaussian:.2f}, since the noise is known to be Gaussian"
+                f"  Gaussian   epsilon >= {_rounded_down(self.gaussian)}, "
+                "since the noise is known to be Gaussian"
             )
         return self._said(found, seeded=self.seeded)
 
@@ -200,6 +201,11 @@ class Audit(Outcome):
     def picture(self, path: str | PathLike[str]) -> Path:
         """Draw right against false alarms of the strongest attack, beside what the promise allows."""
         return self._drawn(path, lambda axes: _draw_roc(axes, self))
+
+
+def _rounded_down(bound: float) -> str:
+    """As a lower bound has to be."""
+    return f"{floor(100 * bound) / 100:.2f}"
 
 
 def _draw_roc(axes: Any, audit: Audit) -> None:
