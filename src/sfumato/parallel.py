@@ -32,15 +32,19 @@ def kernel(function: Callable[..., Any]) -> Any:
     return _compiled(function)
 
 
+def ordered_kernel(function: Callable[..., Any]) -> Any:
+    """The same with every sum in the order in which it is written: for sums that add up what is lost."""
+    return _compiled(function, fastmath=False)
+
+
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile a small function into each kernel that calls it."""
     return _compiled(function, forceinline=True)
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    dispatcher: Any = numba.njit(
-        cache=True, nogil=True, fastmath=REORDERED_SUMS, error_model="numpy", **options
-    )(function)
+    usual = {"cache": True, "nogil": True, "fastmath": REORDERED_SUMS, "error_model": "numpy"}
+    dispatcher: Any = numba.njit(**{**usual, **options})(function)
     # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files:
     # all files that hold compiled functions have to count.
     index: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)

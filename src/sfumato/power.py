@@ -50,9 +50,15 @@ from sfumato.solvers.power import (
     usual_restarts,
     weight_deviations,
 )
-from sfumato.solvers.power_moments import Moment, make_moment
-from sfumato.solvers.power_privacy import EntrySensitivity
-from sfumato.solvers.power_tensors import DenseBlocks, DenseSymmetric, Sparse, TensorSource
+from sfumato.solvers.power_moments import Moment, SumInDoubles, make_moment
+from sfumato.solvers.power_privacy import STEPS, InDoubles, step_of
+from sfumato.solvers.power_tensors import (
+    MOST_ENTRIES,
+    DenseBlocks,
+    DenseSymmetric,
+    Sparse,
+    TensorSource,
+)
 from sfumato.solvers.whitening import whiten_dense, whiten_sparse
 from sfumato.store import check_destination, load_components, save_components
 
@@ -61,6 +67,7 @@ _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
 _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
 _PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
+_SEVERAL = 16  # times the public number of samples is how many the proof allows for
 _WHITENED_NORM = 2.0  # in units of a whitened sample's usual length, the root of its dimensions
 
 
@@ -80,6 +87,7 @@ class PowerMethod(Parametrised):
     order : of a stream's moment.
     samples : for :meth:`partial_fit` and ``fit_stream(reuse=False)``, the number of samples that answer
         each question; with privacy their public number.
+    features : of a stream, how many numbers a sample has. It shows, unless there is not a single array.
     average : where each iteration has noise of its own, average the last half of them. False does as
         printed in the paper.
     privacy : ``Privacy(epsilon, delta, unit)``, with the unit ``TensorEntry(change)`` for a tensor and
@@ -111,6 +119,7 @@ class PowerMethod(Parametrised):
         moment: str = "samples",
         order: int = 3,
         samples: int | None = None,
+        features: int | None = None,
         average: bool = True,
         privacy: Privacy | None = None,
         seed: int = 0,
@@ -125,6 +134,7 @@ class PowerMethod(Parametrised):
         self.moment = moment
         self.order = order
         self.samples = samples
+        self.features = features
         self.average = average
         self.privacy = privacy
         self.seed = seed
@@ -218,34 +228,47 @@ class PowerMethod(Parametrised):
         return self._settings(sizes, len(shape), noisy=self.privacy is not None)
 
     def _fit_privately(self, tensor: Array | SparseTensor, privacy: Privacy) -> None:
-        plan = self._tensor_plan(tensor.shape, privacy)
-        ledger = open_ledger(privacy, plan.unit)
-        source = self._private_source(tensor)
+        unit = self._entry_unit(privacy)
+        plan = self._tensor_plan(tensor, unit, privacy)
+        ledger = open_ledger(privacy, unit)
+        source = self._private_source(tensor, unit)
         entropy = Entropy(privacy.seed)
         state = private_from_tensor(plan, source, self.seed, ledger, entropy, self.progress)
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
-    def _private_source(self, tensor: Array | SparseTensor) -> TensorSource:
-        """Whatever the values are, nothing is said of them."""
-        if isinstance(tensor, SparseTensor):
-            cells = symmetric.mirrored_cells(tensor) if self.symmetric else symmetric.merged(tensor)
-            return self._sparse(cells[0], symmetric.within_range(cells[1]), tensor.shape)
+    def _private_source(self, tensor: Array | SparseTensor, unit: TensorEntry) -> TensorSource:
+        """Values in whole steps, cut at a public number; whatever they are, nothing is said of them."""
+        step, most = step_of(unit), unit.most * STEPS
+        if not isinstance(tensor, SparseTensor):
+            array = symmetric.mirrored_array(tensor) if self.symmetric else tensor
+            kept = symmetric.whole_steps(array, step, most) * step
+            return (DenseSymmetric if self.symmetric else DenseBlocks)(kept)
+        _check_entries(tensor.n_entries)
+        steps = symmetric.whole_steps(tensor.values, step, most)
+        coordinates, summed = symmetric.merge(tensor.coordinates, steps)
+        values = np.clip(summed, -most, most) * step
         if self.symmetric:
-            return DenseSymmetric(symmetric.within_range(symmetric.mirrored_array(tensor)))
-        return DenseBlocks(symmetric.within_range(tensor))
+            coordinates, values = symmetric.mirrored_cells(coordinates, values, tensor.shape)
+            _check_entries(len(values))
+        return self._sparse(coordinates, values, tensor.shape)
 
-    def _tensor_plan(self, shape: Sequence[int], privacy: Privacy) -> PrivatePowerPlan:
-        unit = privacy.unit
-        if not isinstance(unit, TensorEntry):
+    def _entry_unit(self, privacy: Privacy) -> TensorEntry:
+        """What is protected: what changes with an entry depends on whether the tensor is symmetric."""
+        if not isinstance(privacy.unit, TensorEntry):
             raise SettingError(
                 "a private decomposition of a tensor protects one entry of it: "
                 "unit=sfumato.TensorEntry(change=...), by how much it may change"
             )
+        return replace(privacy.unit, symmetric=bool(self.symmetric))
+
+    def _tensor_plan(
+        self, tensor: Array | SparseTensor, unit: TensorEntry, privacy: Privacy
+    ) -> PrivatePowerPlan:
         if not isinstance(self.whiten, bool | np.bool_) or self.whiten:
             raise SettingError(
                 "a private decomposition of a tensor has no whitening; one of a stream of samples has"
             )
-        settings = self._tensor_settings(shape)
+        settings = self._tensor_settings(tensor.shape)
         printed = _is_printed(privacy)
         if printed:
             settings = replace(settings, average=False)
@@ -255,7 +278,7 @@ class PowerMethod(Parametrised):
             settings,
             unit,
             privacy.budget,
-            EntrySensitivity(unit, settings.order, settings.sizes),
+            InDoubles.of(unit, tensor.shape, sparse=isinstance(tensor, SparseTensor)),
             "entry",
             printed=printed,
             assumptions=("the shape of the tensor is public",),
@@ -278,7 +301,7 @@ class PowerMethod(Parametrised):
         cut by counting, one sample more would shift all later ones.
         """
         begin = time.perf_counter()
-        samples = open_samples(X, columns, may_be_empty=self.privacy is not None)
+        samples = self._opened(X, columns, self.features)
         settings = self._stream_settings(samples.size, fresh=not reuse)
         self._forget_stream()
         if self.privacy is not None:
@@ -301,17 +324,23 @@ class PowerMethod(Parametrised):
         one). Components come one after the other; ``finished_`` says whether all of them are there, and
         samples after that are left unread.
         """
-        samples = open_samples(X, may_be_empty=self.privacy is not None)
+        features = self.online_.size if hasattr(self, "online_") else self.features
+        samples = self._opened(X, None, features)
         if not hasattr(self, "online_"):
             self._begin_online(samples.size)
-        if samples.size != self.online_.size:
-            raise DataError(f"samples had {self.online_.size} features before, now {samples.size}")
         if not self.finished_:
-            self.online_.add(samples)
-            self._keep(self.online_.machine.state, self.online_.guarantee)
+            with self.online_.machine.all_or_nothing():
+                self.online_.add(samples)
+                self._keep(self.online_.machine.state, self.online_.guarantee)
             if self.online_.guarantee is None:  # else their number is private
                 self.n_samples_seen_ = self.online_.machine.samples_seen
         return self
+
+    def _opened(self, X: Any, columns: Sequence[str] | None, features: int | None) -> Samples:
+        if features is not None:
+            check_count(features=features)
+        # That there is no sample at all must not show.
+        return open_samples(X, columns, may_be_empty=self.privacy is not None, features=features)
 
     def _forget_stream(self) -> None:
         """A fit begins anew, and partial_fit after it too."""
@@ -348,10 +377,7 @@ class PowerMethod(Parametrised):
     def _read_once(self, samples: Samples, settings: PowerSettings) -> None:
         self._begin_online(samples.size, samples.count)
         online = self.online_.machine
-        for batch in samples.batches():
-            online.add(batch)
-            if online.done:
-                break
+        online.add(samples.batches())
         if not online.done:
             each = f"{self._samples(settings, samples.count):,} samples, and there were "
             raise DataError(_ended_early(settings, online.state, f"{each}{online.samples_seen:,}"))
@@ -406,13 +432,15 @@ class PowerMethod(Parametrised):
                 "or at random: give a list or an iterator of arrays, or reuse the whole stream "
                 "(reuse=True)"
             )
-        self.online_ = self._private_online(settings, privacy)
+        online = self._private_online(settings, privacy)
         for block in samples.blocks():
-            if self.finished_:
+            if online.machine.done:
                 break
-            self.online_.add_block(block)
-        if not self.finished_:
-            raise DataError(_ended_early(settings, self.online_.machine.state, "a block"))
+            online.add_block(block)
+        if not online.machine.done:
+            raise DataError(_ended_early(settings, online.machine.state, "a block"))
+        # Not before: blocks of a stream that failed, given again, would answer later questions too.
+        self.online_ = online
         self._keep(self.online_.machine.state, self.online_.guarantee)
 
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
@@ -442,9 +470,9 @@ class PowerMethod(Parametrised):
             moment = replace(moment, whitened_norm=_WHITENED_NORM * sqrt(self.n_components))
         what = moment.unit()
         assumed = [f"the number of features, {settings.sizes[0]:,}, is public"]
-        assumed.append(
-            f"that there are about {count:,} {what}s {'' if reuse else 'in a block '}is public"
-        )
+        where = "" if reuse else " in a block"
+        assumed.append(f"that there are about {count:,} {what}s{where} is public")
+        assumed.append(f"there are at most {_SEVERAL * int(count):,} {what}s{where}")
         if not reuse:
             assumed.append(
                 f"a {what} is in one block only, and in which one does not depend on the other {what}s"
@@ -453,7 +481,7 @@ class PowerMethod(Parametrised):
             settings,
             unit,
             privacy.budget,
-            moment.sensitivity,
+            SumInDoubles(moment, _SEVERAL * int(count)),
             what,
             count,
             in_blocks=not reuse,
@@ -584,8 +612,7 @@ class _Open(NamedTuple):
     guarantee: None = None
 
     def add(self, samples: Samples) -> None:
-        for batch in samples.batches():
-            self.machine.add(batch)
+        self.machine.add(samples.batches())
 
 
 class _Private(NamedTuple):
@@ -655,6 +682,15 @@ def _as_array(X: Any) -> Array:
     if array.dtype.kind not in "iufb":
         raise DataError(f"a tensor holds numbers, got {array.dtype}")
     return np.ascontiguousarray(array, np.float64)
+
+
+def _check_entries(entries: int) -> None:
+    """Beyond it sums are rounded more than the proof allows for (proofs/power.md)."""
+    if entries > MOST_ENTRIES:
+        raise DataError(
+            f"a private decomposition takes sparse tensors of up to {MOST_ENTRIES:,} entries, all "
+            "permutations of a symmetric one included"
+        )
 
 
 def _check_values(values: Array) -> None:

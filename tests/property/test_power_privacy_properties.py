@@ -4,6 +4,7 @@ Answers are computed from definitions, by changing a tensor cell by cell or by g
 of a document, never by the code that is tested. "Reached" is to one part in 1e9.
 """
 
+from fractions import Fraction
 from itertools import combinations_with_replacement, permutations, product
 from math import factorial, prod, sqrt
 
@@ -13,14 +14,29 @@ import scipy.sparse
 from scipy.optimize import brentq, minimize
 from scipy.stats import norm as normal
 
-from sfumato.data.symmetric import mirrored_array, mirrored_cells, within_range
+from sfumato.data.symmetric import merge, mirrored_array, mirrored_cells, whole_steps
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.errors import SettingError
+from sfumato.fit.power import Running
 from sfumato.privacy.accounting import advanced, gaussian_delta
 from sfumato.privacy.budget import Budget
 from sfumato.privacy.unit import TensorEntry
 from sfumato.solvers.power import Query
-from sfumato.solvers.power_moments import DocumentMoment, SampleMoment
-from sfumato.solvers.power_privacy import EntrySensitivity, printed_multiplier, printed_sensitivity
+from sfumato.solvers.power_moments import DocumentMoment, SampleMoment, SumInDoubles
+from sfumato.solvers.power_privacy import (
+    STEPS,
+    EntrySensitivity,
+    InDoubles,
+    printed_multiplier,
+    printed_sensitivity,
+)
+from sfumato.solvers.power_tensors import (
+    DenseBlocks,
+    DenseSymmetric,
+    Sparse,
+    answered,
+    reference_power,
+)
 
 ROUNDING = 1 + 1e-9
 KINDS = ("directions", "weights")
@@ -144,12 +160,17 @@ def block_answers(cell, blocks, weights):
     return np.array([np.delete(rows, mode, axis=0).prod(axis=0) for mode in range(len(cell))])
 
 
-@pytest.mark.parametrize("sizes", [(2, 3, 4), (1, 3, 2), (2, 2, 3, 2)])
+def random_blocks(sizes, restarts, seed):
+    """Directions of all modes, of several sorts."""
+    columns = [directions_of(size, restarts, seed=seed + m) for m, size in enumerate(sizes)]
+    return list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 4), (1, 3, 2), (2, 2, 3, 2), (2, 1, 2, 2, 2)])
 @pytest.mark.parametrize("restarts", [1, 2, 7])
 def test_no_cell_moves_an_asymmetric_answer_further(sizes, restarts):
-    bound = EntrySensitivity(TensorEntry(), len(sizes), sizes)
-    columns = [directions_of(size, restarts, seed=mode) for mode, size in enumerate(sizes)]
-    for blocks in zip(*columns, strict=True):
+    bound = EntrySensitivity(TensorEntry(symmetric=False), len(sizes), sizes)
+    for blocks in random_blocks(sizes, restarts, seed=0):
         for kind in KINDS:
             answers = (
                 block_answers(cell, blocks, kind == "weights") for cell in product(*map(range, sizes))
@@ -159,6 +180,50 @@ def test_no_cell_moves_an_asymmetric_answer_further(sizes, restarts):
             assert worst <= stated * ROUNDING
             if restarts == 1:
                 assert stated <= worst * ROUNDING
+
+
+def all_modes(tensor, blocks, weights):
+    """T(I, u, ..., u) of all modes, or T(u, ..., u), of a tensor, for every direction."""
+    powers = reference_power(tensor, blocks)
+    return (blocks[0] * powers[0]).sum(axis=0) if weights else np.concatenate(powers)
+
+
+@pytest.mark.parametrize(("order", "size"), [(3, 2), (3, 3), (4, 2), (4, 3), (5, 2)])
+@pytest.mark.parametrize("restarts", [1, 4])
+def test_the_words_of_a_printed_unit_hold_for_asymmetric_tensors(order, size, restarts):
+    """Every permutation of an index changes, once for each: one cell alone used to be charged."""
+    sizes = (size,) * order
+    bound = EntrySensitivity(TensorEntry(0.5, printed=True, symmetric=False), order, sizes)
+    alone = EntrySensitivity(TensorEntry(0.5, symmetric=False), order, sizes)
+    changes = [0.5 * change for change in symmetric_changes(order, size, printed=True)]
+    diagonal = [unit_columns(np.eye(size)[:, [0] * restarts] + 0.1)] * order
+    for blocks in [*random_blocks(sizes, restarts, seed=order), diagonal]:
+        for kind in KINDS:
+            query = Query(kind, np.concatenate(blocks))
+            worst = max(
+                float(np.linalg.norm(all_modes(change, blocks, kind == "weights"))) for change in changes
+            )
+            assert worst <= bound(query) * ROUNDING
+    assert worst > 0.99 * bound(query)  # on the diagonal, where all permutations are one cell
+    assert worst > 0.99 * factorial(order) * alone(query)
+
+
+def test_units_of_tensors_say_what_they_protect_and_never_add_up():
+    units = [TensorEntry(1, printed, symmetric) for printed in (0, 1) for symmetric in (0, 1)]
+    for words in (str, lambda unit: unit.neighbours, lambda unit: unit.key):
+        assert len({words(unit) for unit in units}) == 4
+    cell, entry, printed_cell, printed = units
+    assert "permutation" not in str(cell) + cell.neighbours
+    assert all("all permutations" in str(unit) for unit in (entry, printed_cell, printed))
+    assert all("for every permutation" in unit.neighbours for unit in (printed_cell, printed))
+    assert TensorEntry(1).key == TensorEntry(1.0).key == TensorEntry(np.float64(1)).key
+
+
+def test_a_unit_and_a_tensor_that_do_not_fit_are_refused():
+    with pytest.raises(SettingError, match="agree"):
+        EntrySensitivity(TensorEntry(), 3, (2, 2, 2))
+    with pytest.raises(SettingError, match="permutations of an index"):
+        EntrySensitivity(TensorEntry(printed=True, symmetric=False), 3, (2, 2, 3))
 
 
 # -- what is read of a tensor ---------------------------------------------------------------------
@@ -179,17 +244,118 @@ def test_one_cell_changes_one_symmetric_entry_by_no_more():
         np.testing.assert_allclose(change, expected, atol=1e-15)
         cells = np.argwhere(np.ones_like(after)).T.astype(np.int32)
         sparse = SparseTensor(cells, after.ravel(), tuple(Mode(name, 3) for name in "abc"))
-        coordinates, values = mirrored_cells(sparse)
+        coordinates, values = mirrored_cells(sparse.coordinates, sparse.values, sparse.shape)
         dense = np.zeros_like(after)
         dense[tuple(coordinates)] = values
         np.testing.assert_allclose(dense, mirrored_array(after))
 
 
-def test_values_never_get_further_apart_by_what_is_cut():
-    values = np.array([-1e308, -1e101, -1e100, -2.0, -0.0, 5e-324, 1.0, 1e100, 1e300])
-    kept = within_range(values)
-    assert (np.abs(np.subtract.outer(kept, kept)) <= np.abs(np.subtract.outer(values, values))).all()
-    assert not within_range(np.array([np.nan, np.inf, -np.inf])).any()
+EXTREME = [0.0, 5e-324, 1e-30, 0.3, 1.0, 7.7, 2.0**20, 2.0**20 + 0.5, 2.0**53, 2.0**80, 1e100, 1e270]
+
+
+@pytest.mark.parametrize("change", [1.0, 0.1, 3e-7, 1.7e30])
+def test_values_never_get_further_apart_by_what_is_cut(change):
+    """But for one step: neighbours differ by one change, and so do the whole numbers."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([EXTREME, *(s * rng.uniform(-1, 1, 200) for s in EXTREME)])
+    before = whole_steps(values * change, change / STEPS, STEPS * TensorEntry.most)
+    assert np.abs(before).max() == STEPS * TensorEntry.most
+    for share in (-1.0, -0.37, 0.61, 1.0):
+        after = whole_steps((values + share) * change, change / STEPS, STEPS * TensorEntry.most)
+        small = np.abs(values) < 2.0**40  # larger ones are rounded before they are given
+        assert (np.abs(after - before)[small] <= STEPS + 1).all()
+        assert (after == before)[~small].all()
+    assert not whole_steps(np.array([np.nan, np.inf, -np.inf]), 1.0, 5).any()
+
+
+def test_entries_at_one_cell_add_up_without_rounding():
+    """In floating point 2^54 + 3 - 2^54 is 4 and 2^54 + 2 - 2^54 is 0: one would become four."""
+    cells = np.zeros((3, 3), np.int32)
+    for large in (1e6, 2.0**54, 2.0**80, 1e308):
+        sums = [
+            merge(cells, whole_steps(np.array([large, x, -large]), 1 / STEPS, STEPS << 20))[1][0]
+            for x in (2.0, 3.0)
+        ]
+        assert sums == [2 * STEPS, 3 * STEPS]
+
+
+# -- rounding -------------------------------------------------------------------------------------
+
+
+def exact_answer(tensor, blocks, weights):
+    """The same in fractions."""
+    modes = range(1) if len(blocks) == 1 else range(tensor.ndim)
+    given = [blocks[0]] * tensor.ndim if len(blocks) == 1 else blocks
+    restarts, cells = given[0].shape[1], np.argwhere(tensor)
+    fractions = [[[Fraction(float(x)) for x in row] for row in block] for block in given]
+    out = [[[Fraction(0)] * restarts for _ in block] for block in given]
+    for cell in map(tuple, cells.tolist()):
+        value = Fraction(float(tensor[cell]))
+        for m, r in product(modes, range(restarts)):
+            term = value
+            for n, i in enumerate(cell):
+                term *= 1 if n == m else fractions[n][i][r]
+            out[m][cell[m]][r] += term
+    if weights:
+        return [
+            sum(f[r] * o[r] for f, o in zip(fractions[0], out[0], strict=True)) for r in range(restarts)
+        ]
+    return [number for m in modes for row in out[m] for number in row]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("order", "size"), [(3, 5), (4, 3)])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_what_is_rounded_is_within_the_room_for_it(order, size, symmetric, sparse):
+    """Values at the largest that is let in, of alternating sign: sums lose all that they can."""
+    rng = np.random.default_rng(order)
+    unit = TensorEntry(0.3, symmetric=symmetric)
+    tensor = (
+        rng.choice([-1.0, 1.0], (size,) * order) * unit.most * rng.integers(1, 9, (size,) * order) / 8
+    )
+    tensor *= unit.change
+    tensor = mirrored_array(tensor) if symmetric else tensor
+    bound = InDoubles.of(unit, tensor.shape, sparse=sparse)
+    if sparse:
+        cells = np.argwhere(tensor).T.astype(np.int32)
+        source = Sparse(cells, tensor[tuple(cells)], tensor.shape, symmetric=symmetric)
+    else:
+        source = (DenseSymmetric if symmetric else DenseBlocks)(tensor)
+    for kind in KINDS:
+        blocks = [unit_columns(rng.standard_normal((size, 2))) for _ in range(1 if symmetric else order)]
+        query = Query(kind, np.concatenate(blocks))
+        rounded = [Fraction(float(x)) for x in answered(source, query).ravel()]
+        exact = exact_answer(tensor, blocks, kind == "weights")
+        error = sqrt(sum((a - b) ** 2 for a, b in zip(rounded, exact, strict=True)))
+        assert 0 < 2 * error <= bound._rounding(query)
+
+
+def test_sums_of_many_entries_keep_what_they_lose():
+    """A plain sum in double precision would lose the small one at once, a million times."""
+    values = np.concatenate([[2.0**53], np.ones(1_000_001), [-(2.0**53)]])
+    cells = np.zeros((3, len(values)), np.int32)
+    for threads in (1, 3):
+        source = Sparse(cells, values, (1, 1, 1), symmetric=True, threads=threads)
+        assert source.power(np.ones((1, 1)))[0, 0] == 1_000_001
+
+
+def test_room_for_rounding_is_small_beside_what_an_entry_changes():
+    """Where it is not, noise would be wasted: at sizes that fit in memory, and at large sparse ones."""
+    rng = np.random.default_rng(0)
+    for size, sparse, most in (
+        (10, False, 1.001),
+        (100, False, 1.005),
+        (200, False, 1.05),
+        (1000, True, 1.1),
+        (10_000, True, 3.1),
+    ):
+        for symmetric in (True, False):
+            unit = TensorEntry(symmetric=symmetric)
+            bound = InDoubles.of(unit, (size,) * 3, sparse=sparse)
+            blocks = [unit_columns(rng.standard_normal((size, 8))) for _ in range(1 if symmetric else 3)]
+            for kind in KINDS:
+                query = Query(kind, np.concatenate(blocks))
+                assert bound.exact(query) < bound(query) < most * bound.exact(query)
 
 
 # -- samples --------------------------------------------------------------------------------------
@@ -261,6 +427,60 @@ def test_a_sample_more_changes_a_sum_by_its_own_part():
         change = part(moment, longer, query) - part(moment, batch, query)
         np.testing.assert_allclose(change, part(moment, as_given(one), query), atol=1e-12)
         assert np.linalg.norm(change) <= moment.sensitivity(query) * (1 + 1e-12)
+
+
+def exact_sum_of(rows, query, order):
+    """The sum of samples' parts in fractions; the samples are not shortened."""
+    u = [[Fraction(float(x)) for x in row] for row in query.directions]
+    shape = (len(u[0]),) if query.kind == "weights" else query.directions.shape
+    total = np.full(shape, Fraction(0))
+    for row in rows:
+        x = [Fraction(float(value)) for value in row]
+        inner = [sum(a * b[column] for a, b in zip(x, u, strict=True)) for column in range(len(u[0]))]
+        if query.kind == "weights":
+            total = total + np.array([c**order for c in inner])
+        else:
+            power = 1 if query.kind == "second moment" else order - 1
+            total = total + np.array([[a * c**power for c in inner] for a in x])
+    return total.ravel()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "second moment"])
+def test_what_a_stream_loses_is_within_the_room_for_it(kind):
+    """Samples at the norm and alike, so that sums grow as they can; in many small batches."""
+    rng = np.random.default_rng(0)
+    size, norm, count = 4, 1.3, 600
+    u = np.linalg.qr(rng.standard_normal((size, 2))).Q
+    rows = u[:, 0] + 0.3 * rng.standard_normal((count, size))
+    rows *= 0.999 * norm / np.linalg.norm(rows, axis=1, keepdims=True)
+    query, moment = Query(kind, u), SampleMoment(3, norm)
+    exact = exact_sum_of(rows, query, 3)
+    room = SumInDoubles(moment, count)(query) - moment.sensitivity(query)
+    for step in (1, 7, count):
+        running = Running(moment, query, private=True)
+        for start in range(0, count, step):
+            running.add(rows[start : start + step])
+        found = [Fraction(float(x)) for x in running.whole().ravel()]
+        error = sqrt(sum((a - b) ** 2 for a, b in zip(found, exact, strict=True)))
+        assert 0 < 2 * error <= room
+    assert room < 1e-6 * moment.sensitivity(query)
+
+
+def test_room_for_roundings_of_a_stream_stays_small():
+    """A million samples of a hundred features, sixteen times as many allowed for."""
+    rng = np.random.default_rng(0)
+    u = unit_columns(rng.standard_normal((100, 8)))
+    basis = 30 * rng.standard_normal((100, 5))
+    small = unit_columns(rng.standard_normal((5, 8)))
+    samples, documents = SampleMoment(3, 2.0, 4.0), DocumentMoment(private=True)
+    for moment, query, most in (
+        (samples, Query("directions", u), 1.0001),
+        (samples, Query("directions", small, basis), 1.02),
+        (documents, Query("weights", u), 1.01),
+        (documents, Query("directions", small, basis), 1.01),
+    ):
+        exact = moment.sensitivity(query)
+        assert exact < SumInDoubles(moment, 16 * 10**6)(query) < most * exact
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 1e160, 1e149, 5e-324, -0.0])

@@ -106,9 +106,9 @@ def test_online_does_not_depend_on_how_a_stream_is_cut(seed, cuts, each):
     whole, parts = (
         Online(PowerSettings((3,), 3, 2, 2, 3, average=True), 0, SampleMoment(), each) for _ in range(2)
     )
-    whole.add(samples)
+    whole.add([samples])
     for part in np.split(samples, sorted(cuts)):
-        parts.add(part)
+        parts.add([part])
     assert parts.samples_seen == whole.samples_seen == 8 * each
     np.testing.assert_allclose(parts.state.found, whole.state.found, atol=1e-9)
     np.testing.assert_allclose(parts.state.weights, whole.state.weights, rtol=1e-9)

@@ -1,5 +1,6 @@
 """Neighbours, composition and calibration, on data and events drawn by hypothesis."""
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budget import ZCDP, Budget, rounded_up
 from sfumato.privacy.clip import clip_sum, clip_values
 from sfumato.privacy.events import (
     ApproximateEvent,
@@ -177,3 +178,14 @@ def test_splits_add_up(epsilon, delta, shares):
     assert covers(Budget(epsilon), Composed(tuple(PureEvent(part.epsilon) for part in parts)))
     rhos = ZCDP(epsilon).split(*shares)
     assert covers(ZCDP(epsilon), Composed(tuple(ZCDPEvent(part.rho) for part in rhos)))
+
+
+@settings(deadline=None)
+@given(st.floats(1e-300, 1e300), st.integers(1, 9))
+def test_a_number_is_never_printed_as_less(number, digits):
+    """And never by more than one in the last digit that is printed."""
+    printed = rounded_up(number, digits)
+    assert float(printed) >= number
+    assert Decimal(printed) <= Decimal(number) * (1 + 10 * Decimal(10) ** -digits)
+    assert len(Decimal(printed).normalize().as_tuple().digits) <= digits
+    assert rounded_up(float(printed), digits) == printed

@@ -89,6 +89,7 @@ def fitted(case, ledger=None):
         )  # fmt: skip
         method.fit(symmetric())
         sizes = (SIZE,) * (3 if case == "asymmetric" else 1)
+        unit = replace(unit, symmetric=case != "asymmetric")
         return method, EntrySensitivity(unit, 3, sizes), 2 * 7
     moment = "documents" if case == "documents" else "samples"
     unit = sf.Sample() if case == "documents" else sf.Sample(norm=2.0)

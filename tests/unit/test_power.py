@@ -291,7 +291,9 @@ def test_a_private_tensor_with_room_to_spare(form, symmetric):
     assert guarantee.proven
     assert not guarantee.seeded
     assert 0.95 < guarantee.epsilon <= 1.0
-    assert guarantee.unit.startswith("one entry of the tensor")
+    assert guarantee.unit.startswith(
+        "one entry of the symmetric" if symmetric else "one entry of the tensor"
+    )
     assert guarantee.released == ("components", "weights")
 
 
@@ -308,6 +310,7 @@ def test_private_streams_name_their_unit():
     assert whole.guarantee_.method.endswith("of 3 rounds on samples shortened to length 2")
     assert whole.guarantee_.unit == "one sample of the stream, its presence included"
     assert "that there are about 200 samples is public" in whole.guarantee_.assumptions
+    assert "there are at most 3,200 samples" in whole.guarantee_.assumptions
     blocks = sf.PowerMethod(1, 3, 2, samples=100, privacy=sample_privacy(entries=None))
     blocks.fit_stream(np.split(skewed(), 3), reuse=False)
     assert any("a sample is in one block only" in a for a in blocks.guarantee_.assumptions)
@@ -445,7 +448,7 @@ def test_kept_with_privacy(tmp_path):
         assert again.privacy is None
         text = (folder / "model.json").read_text()
         assert "ledger" not in json.loads(text)["settings"]
-        assert "one entry of the tensor" in (folder / "guarantee.json").read_text()
+        assert "one entry of the symmetric tensor" in (folder / "guarantee.json").read_text()
 
 
 @pytest.mark.parametrize(

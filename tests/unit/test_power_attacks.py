@@ -3,8 +3,11 @@
 import copy
 import pickle
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 
@@ -12,7 +15,11 @@ import sfumato as sf
 from sfumato.data.samples import open_samples
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
+from sfumato.fit.power import Online, PrivatePowerPlan
 from sfumato.privacy.ledger import BudgetError
+from sfumato.privacy.mechanisms import Noisy
+from sfumato.solvers.power import PowerSettings
+from sfumato.solvers.power_moments import SampleMoment
 
 RNG = np.random.default_rng(0)
 SAMPLES = RNG.standard_normal((30, 4))
@@ -89,6 +96,97 @@ def test_noise_as_printed_that_is_not_enough_is_refused():
         method.fit(TENSOR)
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """All questions of private fits, with the answer before noise, and the noise."""
+    seen = []
+    released = PrivatePowerPlan.released
+
+    def recorded(plan, query, values, release):
+        noisy = released(plan, query, values, release)
+        seen.append((plan, query, np.array(values), noisy))
+        return noisy
+
+    monkeypatch.setattr(PrivatePowerPlan, "released", recorded)
+    return seen
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("large", [2.0**21, 2.0**53, 2.0**80, 1e100, 1e308])
+def test_no_entry_is_so_large_that_noise_vanishes_beside_it(large, symmetric, asked):
+    """At 2^80 every answer used to come out without its noise: neighbours were told with certainty."""
+    spiked = TENSOR.copy()
+    spiked[0, 0, 0] = large
+    unit = sf.TensorEntry(0.1)
+    for tensor in (np.full((4, 4, 4), large), spiked):
+        for given in (tensor, sparse_of(tensor)):
+            method = sf.PowerMethod(2, 3, 3, symmetric=symmetric, privacy=privacy(unit))
+            check_components(method.fit(given))
+    assert len(asked) == 4 * 8
+    for _, _, exact, noisy in asked:
+        assert np.abs(exact).max() <= 4**1.5 * unit.most * unit.change * (1 + 1e-9)
+        assert np.spacing(np.abs(exact).max()) < 2.0**-20 * noisy.deviation
+        assert (noisy.values != exact).all()
+
+
+@pytest.mark.parametrize("printed", [False, True])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_no_neighbour_of_a_tensor_of_any_size_moves_an_answer_further(symmetric, printed, asked):
+    """From outside: fits on neighbours with the same seed are asked the same first question."""
+    rng = np.random.default_rng(1)
+    unit = sf.TensorEntry(0.7, printed=printed)
+    for scale in (0.0, 1.0, 2.0**19, 2.0**20, 2.0**21, 2.0**80):
+        tensor = scale * rng.choice([-0.7, 0.7], (3, 3, 3))
+        cells = [(0, 1, 2), (0, 0, 1), (1, 1, 1), (2, 1, 0)]
+        for cell, as_given in ((cell, kind) for cell in cells for kind in (np.asarray, sparse_of)):
+            places = list(permutations(cell)) if symmetric or printed else [cell]
+            for permuted in set(places) if symmetric else ():
+                tensor[permuted] = tensor[cell]
+            after = tensor.copy()
+            for permuted in places if printed else set(places):
+                after[permuted] += 0.7
+            asked.clear()
+            for given in (tensor, after):
+                method = sf.PowerMethod(1, 2, 1, symmetric=symmetric, privacy=privacy(unit))
+                method.fit(as_given(given))
+            (plan, query, before, _), (_, again, moved, _) = asked[0], asked[2]
+            np.testing.assert_array_equal(query.directions, again.directions)
+            assert np.linalg.norm(moved - before) <= plan.sensitivity(query)
+
+
+def test_guarantees_of_tensors_say_what_changes_and_where_values_are_cut():
+    for symmetric, printed in ((True, False), (False, False), (True, True), (False, True)):
+        unit = sf.TensorEntry(0.5, printed=printed)
+        method = sf.PowerMethod(1, 1, 1, symmetric=symmetric, privacy=privacy(unit)).fit(TENSOR)
+        said = replace(unit, symmetric=symmetric)
+        assert method.guarantee_.unit == str(said)
+        assert method.guarantee_.neighbours == said.neighbours
+        assert "cut at 524288 either way" in method.guarantee_.method
+    with pytest.raises(SettingError, match="permutations of an index"):
+        sf.PowerMethod(1, 1, 1, symmetric=False, privacy=privacy(unit)).fit(TENSOR[:, :, :3])
+
+
+def test_entries_and_cells_do_not_add_up_in_a_ledger(tmp_path):
+    ledger = tmp_path / "ledger"
+    given = privacy(sf.TensorEntry(), ledger=ledger)
+    sf.PowerMethod(1, 1, 1, privacy=given).fit(TENSOR)
+    with pytest.raises(BudgetError, match="cannot add up"):
+        sf.PowerMethod(1, 1, 1, symmetric=False, privacy=given).fit(TENSOR)
+
+
+def test_sparse_tensors_beyond_what_is_proven_are_refused(monkeypatch, tmp_path):
+    """Before anything is charged."""
+    monkeypatch.setattr("sfumato.power.MOST_ENTRIES", 63)
+    ledger = tmp_path / "ledger"
+    for symmetric in (True, False):
+        method = sf.PowerMethod(
+            1, 1, 1, symmetric=symmetric, privacy=privacy(sf.TensorEntry(), ledger=ledger)
+        )
+        with pytest.raises(DataError, match="up to 63 entries"):
+            method.fit(sparse_of(TENSOR))
+    assert not ledger.exists()
+
+
 # -- samples --------------------------------------------------------------------------------------
 
 
@@ -136,6 +234,60 @@ def test_that_there_is_no_sample_does_not_show():
         open_samples(SAMPLES[:0])
 
 
+EMPTY = {
+    "list": list,
+    "iterator": lambda: iter(()),
+    "function": lambda: lambda: iter(()),
+    "table of lists": lambda: pa.table({"vector": pa.array([], pa.list_(pa.float64()))}),
+}
+
+
+@pytest.mark.parametrize("source", EMPTY)
+def test_a_stream_without_a_single_array_is_one_without_samples(source, tmp_path):
+    """The proof says that it raises no error, and it did. How wide samples are has to be said, then."""
+    ledger = tmp_path / "ledger"
+    given = privacy(sf.Sample(1.0), ledger=ledger)
+    if source != "iterator":  # which is read once
+        with pytest.raises(DataError, match="features="):
+            sf.PowerMethod(1, 1, 2, privacy=given).fit_stream(EMPTY[source]())
+        assert not ledger.exists()
+        method = sf.PowerMethod(1, 1, 2, features=4, privacy=given)
+        check_components(method.fit_stream(EMPTY[source]()))
+        same = sf.PowerMethod(1, 1, 2, privacy=given).fit_stream(SAMPLES[:0])
+        np.testing.assert_array_equal(method.weights_, same.weights_)
+    stepwise = sf.PowerMethod(1, 2, 2, samples=10, features=4, privacy=given)
+    for _ in range(3):
+        stepwise.partial_fit(EMPTY[source]())
+    assert stepwise.finished_
+    with pytest.raises(DataError, match="no samples"):
+        sf.PowerMethod(1, samples=10, features=4).fit_stream(EMPTY[source](), reuse=False)
+
+
+def test_empty_parquet_of_lists_is_a_stream_without_samples(tmp_path):
+    pq.write_table(EMPTY["table of lists"](), tmp_path / "none.parquet")
+    method = sf.PowerMethod(1, 1, 2, features=4, privacy=privacy(sf.Sample(1.0)))
+    check_components(method.fit_stream(tmp_path / "none.parquet"))
+
+
+def test_blocks_of_no_sample_or_of_one_are_blocks():
+    """An empty list too, once it is known how wide samples are."""
+    for blocks in ([SAMPLES[:1], [], SAMPLES[:0]], [SAMPLES[:0], SAMPLES[:1], []]):
+        method = blockwise()
+        for block in blocks:
+            method.partial_fit(block)
+        assert method.finished_
+        check_components(method)
+    check_components(blockwise().fit_stream([SAMPLES[:1], SAMPLES[:0], SAMPLES[:1]], reuse=False))
+
+
+def test_features_that_are_not_there_are_refused():
+    for wrong in (3, 5):
+        with pytest.raises(DataError, match=f"4 features here, but {wrong} are expected"):
+            sf.PowerMethod(1, features=wrong).fit_stream(SAMPLES)
+    with pytest.raises(SettingError, match="features"):
+        sf.PowerMethod(1, features=0).fit_stream(SAMPLES)
+
+
 # -- blocks ---------------------------------------------------------------------------------------
 
 
@@ -157,6 +309,93 @@ def test_a_block_that_failed_does_not_count_when_it_is_given_again():
     assert again.finished_
     np.testing.assert_array_equal(again.weights_, once.weights_)
     np.testing.assert_array_equal(again.components_, once.components_)
+
+
+class Stumbling:
+    """A callback that raises an error the first time that it is told of each question."""
+
+    def __init__(self, error):
+        self._error, self._told = error, set()
+
+    def __call__(self, done, _rounds, _info):
+        if done not in self._told:
+            self._told.add(done)
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("told"), KeyboardInterrupt(), StopIteration(), SystemExit()]
+)
+def test_a_block_answers_one_question_whatever_progress_raises(error, asked):
+    """It used to count as used, and given again to answer the next question too: two for one charge."""
+    method = blockwise().set_params(progress=Stumbling(error))
+    for i in (0, 10, 20):
+        answered = len(asked)
+        with pytest.raises(type(error)):
+            method.partial_fit(SAMPLES[i : i + 10])
+        method.partial_fit(SAMPLES[i : i + 10])
+        (_, first, sums, _), (_, second, same, _) = asked[answered:]
+        np.testing.assert_array_equal(first.directions, second.directions)  # the same question
+        assert first.kind == second.kind
+        np.testing.assert_array_equal(sums, same)
+    assert method.finished_
+    check_components(method)
+
+
+def test_the_machine_itself_counts_a_block_once_its_callback_has_returned():
+    """Whoever drives it: the block that is given again answers the question that it was given for."""
+    settings = PowerSettings((4,), 3, 1, 2, 2)
+    machine = Online(settings, 0, SampleMoment(3, 1.0), None, Stumbling(ValueError("told")))
+    questions = []
+
+    def release(query, total):
+        questions.append(query)
+        return Noisy(total, 1.0)
+
+    for number in range(settings.rounds):
+        with pytest.raises(ValueError, match="told"):
+            machine.add_block([SAMPLES[:10]], release)
+        assert machine.state.answered == number
+        machine.add_block([SAMPLES[:10]], release)
+        assert machine.state.answered == number + 1
+        first, second = questions[-2:]
+        np.testing.assert_array_equal(first.directions, second.directions)
+    assert machine.done
+
+
+def test_an_interruption_after_the_answer_does_not_use_a_block_up(monkeypatch, asked):
+    method = blockwise().partial_fit(SAMPLES[:10])
+    with monkeypatch.context() as patched:
+        patched.setattr(sf.PowerMethod, "_keep", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            method.partial_fit(SAMPLES[10:20])
+    method.partial_fit(SAMPLES[10:20])
+    (_, first, _, _), (_, second, _, _) = asked[1:]
+    np.testing.assert_array_equal(first.directions, second.directions)
+
+
+def raising(error):
+    def raise_it(*_):
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize("failing", ["progress", "iterator", "too few"])
+def test_a_stream_that_failed_is_not_gone_on_with(failing, tmp_path):
+    """Its first blocks used to stay answered: given to partial_fit, they answered once more."""
+    ledger = tmp_path / "ledger"
+    blocks = [SAMPLES[:10], SAMPLES[10:20], SAMPLES[20:]]
+    given = {"progress": blocks, "iterator": broken_after(blocks[0]), "too few": blocks[:2]}[failing]
+    method = blockwise(ledger=ledger)
+    if failing == "progress":
+        told = iter([False, True])
+        method.set_params(progress=lambda *_: next(told) and raising(OSError("told"))())
+    with pytest.raises((OSError, DataError)):
+        method.fit_stream(given, reuse=False)
+    method.set_params(progress=None).partial_fit(blocks[0])
+    assert len(ledger.read_text().splitlines()) == 3  # charged anew
+    assert method.guarantee_.fits == 2
 
 
 def test_no_sum_without_noise_is_left_in_what_was_fitted():

@@ -322,7 +322,7 @@ def test_bad_streams(case):
 
 def test_parts_of_different_sizes():
     method = sf.PowerMethod(2, samples=10).partial_fit(SAMPLES)
-    with pytest.raises(DataError, match="samples had 4 features before, now 3"):
+    with pytest.raises(DataError, match="3 features here, but 4 are expected"):
         method.partial_fit(SAMPLES[:, :3])
 
 

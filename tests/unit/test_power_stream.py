@@ -30,6 +30,7 @@ from power_reference import (
 )
 
 import sfumato as sf
+from sfumato.errors import DataError
 from sfumato.fit.power import carry_out_power, from_stream
 from sfumato.solvers import power
 from sfumato.solvers.power import PowerSettings, Query, components
@@ -314,3 +315,38 @@ def test_planted_tensor_of_samples_is_found_exactly():
     np.testing.assert_allclose(np.sort(method.weights_)[::-1], lengths**3 / 4, rtol=1e-9)
     assert sf.match_components(method.components_, vectors).errors.max() < 1e-9
     np.testing.assert_allclose(method.to_tensor(), planted(lengths**3 / 4, vectors, 3), atol=1e-9)
+
+
+@pytest.mark.parametrize("error", [ValueError("told"), KeyboardInterrupt()])
+def test_what_failed_on_the_way_leaves_no_samples_behind(error):
+    """A callback, an iterator or a sample that is an error: given again, samples count once."""
+    samples = np.random.default_rng(0).exponential(size=(90, 4))
+    spoilt = samples.copy()
+    spoilt[75] = np.nan
+    told = []
+
+    def stumbling(done, _rounds, _info):
+        if done not in told:
+            told.append(done)
+            raise error
+
+    def broken(rows):
+        yield rows
+        raise error
+
+    undisturbed = sf.PowerMethod(1, 2, 2, samples=30)
+    disturbed = sf.PowerMethod(1, 2, 2, samples=30, progress=stumbling)
+    for rows, questions in ((slice(0, 40), 1), (slice(40, 90), 2)):
+        undisturbed.partial_fit(samples[rows])
+        for _ in range(questions):  # at each of them the callback stumbles once
+            with pytest.raises(type(error)):
+                disturbed.partial_fit(samples[rows])
+        if questions == 1:  # after the last one nothing more is read
+            with pytest.raises(type(error)):
+                disturbed.partial_fit(broken(samples[rows]))
+        else:
+            with pytest.raises(DataError, match="sample 75"):
+                disturbed.partial_fit(spoilt[rows])
+        disturbed.partial_fit(samples[rows])
+        assert disturbed.n_samples_seen_ == undisturbed.n_samples_seen_
+    np.testing.assert_array_equal(disturbed.components_, undisturbed.components_)

@@ -16,7 +16,7 @@ from sfumato.fit.admit import with_labels_of
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import epsilon_of
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budget import Budget, rounded_up
 from sfumato.privacy.events import GaussianEvent, flattened
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import PrivacyUnit, parse_unit
@@ -84,11 +84,11 @@ class Subject:
         own = budget.delta if isinstance(budget, Budget) else 1e-6
         at = own if delta is None else delta
         accounted = epsilon_of(plan.event, at)
-        promised = budget.epsilon if isinstance(budget, Budget) and at == own else accounted
-        if not isfinite(promised):
+        if not isfinite(accounted):
             raise SettingError(f"nothing is promised at delta = {at:g}: name a larger delta")
         return Promise(
-            epsilon=promised,
+            # As it is printed, which may be less than the budget: that is what must not be exceeded.
+            epsilon=float(rounded_up(accounted)),
             delta=at,
             accounted=accounted if plan.solver.proven else None,
             unit=str(self.unit),

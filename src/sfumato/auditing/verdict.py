@@ -14,6 +14,7 @@ import numpy as np
 
 from sfumato.auditing.bounds import Counts, epsilon_bound, lower_rate, upper_rate
 from sfumato.data.write import replacing
+from sfumato.privacy.budget import rounded_up
 
 INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
 
@@ -22,7 +23,8 @@ INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
 class Promise:
     """What is attacked: epsilon at a delta, for a unit, by a method.
 
-    ``accounted`` is what this library's accountant says of it; None where nothing is proven.
+    ``epsilon`` is what the guarantee of the fit prints, rounded up as it prints it. ``accounted`` is
+    what this library's accountant says of it; None where nothing is proven.
     """
 
     epsilon: float
@@ -34,7 +36,8 @@ class Promise:
     proven: bool
 
     def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
+        amount = f"epsilon = {rounded_up(self.epsilon)}"
+        return f"{amount}, delta = {rounded_up(self.delta, 3)}" if self.delta else amount
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +95,8 @@ class Outcome(ABC):
 
     @property
     def verdict(self) -> str:
-        # Rounded down, as a lower bound has to be; 99.9% is not 100%.
-        measured = f"measured >= {floor(100 * self.measured) / 100:.2f} at {100 * self.confidence:g}%"
+        # 99.9% is not 100%.
+        measured = f"measured >= {_rounded_down(self.measured)} at {100 * self.confidence:g}%"
         if self.violated:
             return f"VIOLATED: {measured} against a promise of {self.promise}"
         return f"consistent with {self.promise}: {measured}"
@@ -114,7 +117,8 @@ class Outcome(ABC):
         status = "proven" if promise.proven else "claimed by a paper, not proven"
         lines = [self.verdict, f"  promise    {promise}, {status}: {promise.method}"]
         if promise.accounted is not None:
-            lines.append(f"  accounted  epsilon {promise.accounted:.4g} at delta {promise.delta:g}")
+            accounted, delta = rounded_up(promise.accounted, 6), rounded_up(promise.delta, 3)
+            lines.append(f"  accounted  epsilon {accounted} at delta {delta}")
         lines += [f"  protects   {promise.unit}; {promise.neighbours}", *found]
         if seeded:
             lines.append(
@@ -180,7 +184,8 @@ class Audit(Outcome):
         ]
         if self.gaussian is not None:
             found.append(
-                f"  Gaussian   epsilon >= {self.gaussian:.2f}, since the noise is known to be Gaussian"
+                f"  Gaussian   epsilon >= {_rounded_down(self.gaussian)}, "
+                "since the noise is known to be Gaussian"
             )
         return self._said(found, seeded=self.seeded)
 
@@ -196,6 +201,11 @@ class Audit(Outcome):
     def picture(self, path: str | PathLike[str]) -> Path:
         """Draw right against false alarms of the strongest attack, beside what the promise allows."""
         return self._drawn(path, lambda axes: _draw_roc(axes, self))
+
+
+def _rounded_down(bound: float) -> str:
+    """As a lower bound has to be."""
+    return f"{floor(100 * bound) / 100:.2f}"
 
 
 def _draw_roc(axes: Any, audit: Audit) -> None:

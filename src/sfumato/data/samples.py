@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -66,6 +66,7 @@ def open_samples(
     *,
     batch_rows: int | None = None,
     may_be_empty: bool = False,
+    features: int | None = None,
 ) -> Samples:
     """Samples, one a row, from any source that has them.
 
@@ -78,33 +79,40 @@ def open_samples(
     of numbers is the samples themselves. Nulls are NaN, and NaN and infinity are not judged here.
     Numbers keep float32 or float64; others become float64, batch by batch. ``batch_rows`` sets the
     most rows in a batch. That there is not a single row is an error, unless it ``may_be_empty``:
-    where samples are private, an error would say that there are none.
+    where samples are private, an error would say that there are none. ``features`` is how many there
+    are, where it is known: a source without a single array or list says nothing of it.
     """
-    samples = _opened(source, columns, batch_rows, may_be_empty)
+    samples = _opened(source, columns, batch_rows, may_be_empty, features)
     if samples.count == 0 and not may_be_empty:
         _refuse_none()
+    if features is not None and samples.size != features:
+        raise DataError(f"samples have {samples.size} features here, but {features} are expected")
     return samples
 
 
 def _opened(
-    source: Any, columns: Sequence[str] | None, batch_rows: int | None, may_be_empty: bool
+    source: Any,
+    columns: Sequence[str] | None,
+    batch_rows: int | None,
+    may_be_empty: bool,
+    features: int | None,
 ) -> Samples:
     names = _check_columns_setting(columns)
     if batch_rows is not None and (not isinstance(batch_rows, Integral) or batch_rows < 1):
         raise SettingError(f"batch_rows is a whole number from 1 upwards, got {batch_rows!r}")
     if isinstance(source, str | os.PathLike):
-        return _open_path(Path(source).expanduser(), names, batch_rows)
+        return _open_path(Path(source).expanduser(), names, batch_rows, features)
     if nw.dependencies.is_into_dataframe(source):
-        return _open_part(_table_part(source, names), batch_rows)
+        return _open_part(_table_part(source, names, features), batch_rows)
     _refuse_columns(names)
     if isinstance(source, np.ndarray) or scipy.sparse.issparse(source):
         return _open_part(_part(source, "the array"), batch_rows)
     if isinstance(source, list | tuple):
-        return _open_list(source, batch_rows)
+        return _open_list(source, batch_rows, features)
     if isinstance(source, Iterator):
-        return _open_stream(source, None, batch_rows, may_be_empty)
+        return _open_stream(source, None, batch_rows, may_be_empty, features)
     if callable(source) or isinstance(source, Iterable):
-        return _open_stream(_new_iterator(source), source, batch_rows, may_be_empty)
+        return _open_stream(_new_iterator(source), source, batch_rows, may_be_empty, features)
     raise DataError(
         f"cannot read samples from a {type(source).__name__}: give an array, a sparse matrix, a table, "
         "the path of a .npy or Parquet file, or an iterator of arrays"
@@ -164,6 +172,16 @@ def _refuse_none() -> NoReturn:
     raise DataError("there are no samples: not a single row")
 
 
+def _known(features: int | None) -> int:
+    """How many features there are, where nothing but the caller can say so."""
+    if features is None:
+        raise DataError(
+            "there are no samples, and nothing that says how many features they have: give an array "
+            "with columns, if without a row, or say how many (features=...)"
+        )
+    return features
+
+
 def _part(source: Any, what: str) -> _Part:
     """An array or a sparse matrix as a part; ``what`` names it in messages."""
     is_sparse = scipy.sparse.issparse(source)
@@ -220,12 +238,10 @@ def _sparse_rows(matrix: Any, dtype: np.dtype[Any], start: int, stop: int) -> An
 # -- blocks: arrays that come one after the other -------------------------------------------------
 
 
-def _open_list(arrays: Sequence[Any], batch_rows: int | None) -> Samples:
+def _open_list(arrays: Sequence[Any], batch_rows: int | None, features: int | None) -> Samples:
     parts = [_part(array, f"array {number} of the list") for number, array in enumerate(arrays, 1)]
-    if not parts:
-        _refuse_none()
     count = sum(part.count for part in parts)
-    size = parts[0].size
+    size = parts[0].size if parts else _known(features)
     for number, part in enumerate(parts, 1):
         _check_width(part, size, number)
     return Samples(size, count, True, True, lambda: (part.cut(batch_rows) for part in parts))
@@ -240,14 +256,16 @@ def _check_width(part: _Part, size: int, number: int) -> None:
 
 
 def _open_stream(
-    first: Iterator[Any], again: Any, batch_rows: int | None, may_be_empty: bool
+    first: Iterator[Any],
+    again: Any,
+    batch_rows: int | None,
+    may_be_empty: bool,
+    features: int | None,
 ) -> Samples:
     """Samples of an iterator, and of new ones from ``again`` unless that is None."""
-    head = next(first, None)
-    if head is None:
-        raise DataError("there are no samples: the stream yields no array")
-    size = _part(head, "array 1 of the stream").size
-    unread = [_put_back([head], first)]
+    head = list(islice(first, 1))
+    size = _part(head[0], "array 1 of the stream").size if head else _known(features)
+    unread = [_put_back(head, first)]
 
     def blocks() -> Iterator[Iterator[Batch]]:
         if unread:
@@ -264,7 +282,8 @@ def _open_stream(
 
 def _put_back(head: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
     # Popped, so that nothing holds on to the array while the others are read.
-    yield head.pop()
+    while head:
+        yield head.pop()
     yield from rest
 
 
@@ -300,7 +319,7 @@ def _cut_stream(
 # -- tables in memory -----------------------------------------------------------------------------
 
 
-def _table_part(source: Any, columns: tuple[str, ...] | None) -> _Part:
+def _table_part(source: Any, columns: tuple[str, ...] | None, features: int | None) -> _Part:
     if isinstance(source, pa.Table):
         _refuse_twice(source.column_names, DataError)
     if nw.dependencies.is_pandas_dataframe(source):
@@ -312,9 +331,9 @@ def _table_part(source: Any, columns: tuple[str, ...] | None) -> _Part:
     names = _features(table.schema, columns, "the table")
     table = table.select(list(names))
     size = _width(table.schema, names)
-    if size is None and not table.num_rows:
-        _refuse_none()  # nothing says how long a list is
-    size = size or _first_length([table], names[0], "the table")
+    if size is None:
+        # Without a row, nothing says how long a list is.
+        size = _first_length([table], names[0], "the table") if table.num_rows else _known(features)
 
     def rows(start: int, stop: int) -> NDArray[Any]:
         return _matrix(table.slice(start, stop - start), names, size, "the table")
@@ -428,15 +447,17 @@ def _numbers(array: Any) -> NDArray[Any]:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def _open_path(path: Path, columns: tuple[str, ...] | None, batch_rows: int | None) -> Samples:
+def _open_path(
+    path: Path, columns: tuple[str, ...] | None, batch_rows: int | None, features: int | None
+) -> Samples:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if _is_parquet(file))
         if not files:
             raise DataError(f"there are no Parquet files (.parquet or .pq) in the folder {path}")
-        return _open_parquet(files, columns, batch_rows)
+        return _open_parquet(files, columns, batch_rows, features)
     kind = tables.file_kind(tables.existing_file(path))
     if kind == "parquet":
-        return _open_parquet([path], columns, batch_rows)
+        return _open_parquet([path], columns, batch_rows, features)
     if kind != "npy":
         raise DataError(f"{path.name}: samples are read from .npy and Parquet files only")
     _refuse_columns(columns)
@@ -456,7 +477,10 @@ def _memory_map(path: Path) -> NDArray[Any]:
 
 
 def _open_parquet(
-    files: Sequence[Path], columns: tuple[str, ...] | None, batch_rows: int | None
+    files: Sequence[Path],
+    columns: tuple[str, ...] | None,
+    batch_rows: int | None,
+    features: int | None,
 ) -> Samples:
     """Samples of all files; what they hold is looked at now, from their footers."""
     count = 0
@@ -469,10 +493,9 @@ def _open_parquet(
             names = names or found
             _check_same_columns(path, found, files[0], names)
             widths[path] = _width(file.schema_arrow, names)
-    known = next((width for width in widths.values() if width is not None), None)
-    if known is None and not count:
-        _refuse_none()
-    size = known or _first_list_length(files, names[0])
+    size = next((width for width in widths.values() if width is not None), None)
+    if size is None:
+        size = _first_list_length(files, names[0]) if count else _known(features)
     for path, width in widths.items():
         if width not in (size, None):
             raise DataError(f"{path} has {width} features but others in the folder have {size}")

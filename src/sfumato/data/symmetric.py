@@ -15,7 +15,6 @@ from sfumato.errors import DataError
 Array = NDArray[Any]
 Cells = tuple[NDArray[np.int32], Array]  # coordinates and values
 _TOLERANCE = 1e-8  # part of the largest value by which permuted entries may differ
-_LARGEST = 1e100
 
 
 def symmetrise(tensor: Array | SparseTensor) -> Array | SparseTensor:
@@ -72,17 +71,16 @@ def _refuse(cell: tuple[int, ...], value: float, other: tuple[int, ...], mirrore
     )
 
 
-def mirrored_cells(tensor: SparseTensor) -> Cells:
-    """Entries whose levels ascend, and all permutations of them; other entries are not looked at.
+def mirrored_cells(coordinates: NDArray[np.int32], values: Array, shape: tuple[int, ...]) -> Cells:
+    """Cells whose levels ascend, and all permutations of them; other cells are not looked at.
 
     So a tensor is made symmetric without saying whether it was.
     """
-    check_cube(tensor.shape)
-    coordinates, values = merged(tensor)
+    check_cube(shape)
     ascending = (np.diff(coordinates, axis=0) >= 0).all(axis=0)
     every, repeated = _permuted(coordinates[:, ascending], values[ascending])
     # An index that holds a level twice comes out of several permutations.
-    cells, place = np.unique(_keys(every, tensor.shape[0]), return_index=True)
+    cells, place = np.unique(_keys(every, shape[0]), return_index=True)
     return np.ascontiguousarray(every[:, place]), repeated[place] if cells.size else repeated
 
 
@@ -98,18 +96,24 @@ def mirrored_array(tensor: Array) -> Array:
     return whole.reshape(tensor.shape)
 
 
-def within_range(values: Array) -> Array:
-    """Values that can be added and multiplied, whatever was given, without a word about them.
+def whole_steps(values: Array, step: float, most: int) -> NDArray[np.int64]:
+    """Values as the nearest whole numbers of steps, cut at ``most`` of them, without a word about them.
 
-    What is not finite becomes zero, and what is beyond 1e100 is cut there: two values never get further
-    apart by that.
+    What is not finite counts as zero. Whole numbers, so that entries at one cell add up without
+    rounding: beside an entry of 1e20, another one would vanish, or count for more than it is.
     """
-    return np.clip(np.where(np.isfinite(values), values, 0.0), -_LARGEST, _LARGEST)
+    with np.errstate(over="ignore"):  # it is cut all the same
+        steps = np.where(np.isfinite(values), values, 0.0) / step
+    return np.rint(np.clip(steps, -most, most)).astype(np.int64)
 
 
 def merged(tensor: SparseTensor) -> Cells:
     """Coordinates and values of a tensor; several entries at one cell are added up."""
-    coordinates, values = tensor.coordinates, np.asarray(tensor.values, np.float64)
+    return merge(tensor.coordinates, np.asarray(tensor.values, np.float64))
+
+
+def merge(coordinates: NDArray[np.int32], values: Array) -> Cells:
+    """The same of a tensor's coordinates and other values, of whatever type."""
     first = np.ones(len(values), bool)  # entries are sorted: those of one cell are neighbours
     first[1:] = (np.diff(coordinates, axis=1) != 0).any(axis=0)
     if first.all():

@@ -5,7 +5,9 @@ A private plan is calibrated before any data is seen; noise and guarantee both d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Any
@@ -25,7 +27,7 @@ from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Draw, Ledger
 from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
-from sfumato.privacy.unit import PowerUnit, Sample
+from sfumato.privacy.unit import PowerUnit, TensorEntry
 from sfumato.solvers.base import Info
 from sfumato.solvers.power import (
     Kind,
@@ -39,7 +41,7 @@ from sfumato.solvers.power import (
 )
 from sfumato.solvers.power_moments import Batch, Moment, check_sums
 from sfumato.solvers.power_privacy import printed_multiplier, printed_sensitivity
-from sfumato.solvers.power_tensors import TensorSource, answered
+from sfumato.solvers.power_tensors import TensorSource, answered, exact_sum
 
 Array = NDArray[Any]
 Answer = Callable[[Query], Noisy]
@@ -102,7 +104,8 @@ class Running:
 
     def __init__(self, moment: Moment, query: Query, before: int = 0, *, private: bool = False) -> None:
         self._moment, self._query, self._before, self._private = moment, query, before, private
-        self.total: Array = np.zeros(())
+        self._total: Array = np.zeros(())
+        self._lost: Array = np.zeros(())  # by rounding the total, which a stream of batches adds up
         self.samples = self._counted = 0
 
     def add(self, batch: Batch) -> None:
@@ -111,17 +114,22 @@ class Running:
             prepared = self._moment.prepared(batch, self._query.basis)
             part = self._moment.summed(prepared, self._query)
         # In double precision, whatever the samples are in: a stream may have any number of batches.
-        total = self.total + part.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total, lost = exact_sum(self._total, part.astype(np.float64))
         if not self._private:
             check_sums(total, batch, self._before + self.samples)
-        self.total = total
+        self._total, self._lost = total, self._lost + lost
         self.samples += batch.shape[0]
         self._counted += self._moment.counted(prepared)
 
     def mean(self) -> Array:
         if not self._counted:
             raise DataError("no sample of the stream can be used: documents need three words or more")
-        return self.total / self._counted
+        return self._sum() / self._counted
+
+    def _sum(self) -> Array:
+        total: Array = self._total + self._lost
+        return total
 
     def whole(self) -> Array:
         """The sum, which is zero for no samples at all."""
@@ -129,7 +137,7 @@ class Running:
         if self._query.basis is not None:
             rows = (self._query.basis.shape[1], rows[1])
         shape = rows[1:] if self._query.kind == "weights" else rows
-        return np.zeros(shape) + self.total
+        return np.zeros(shape) + self._sum()
 
 
 # -- privately ------------------------------------------------------------------------------------
@@ -210,8 +218,11 @@ class PrivatePowerPlan:
             f"  {settings.rounds} questions, noise {self.noise:.3g} times sensitivity"
         )
 
-    def _shortening(self) -> str:
-        norm = self.unit.norm if isinstance(self.unit, Sample) else None
+    def _bounding(self) -> str:
+        """What is done to data that lie beyond public bounds."""
+        if isinstance(self.unit, TensorEntry):
+            return f" on entries cut at {self.unit.most * self.unit.change:g} either way"
+        norm = self.unit.norm
         return "" if norm is None else f" on {self.what}s shortened to length {norm:g}"
 
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
@@ -225,7 +236,7 @@ class PrivatePowerPlan:
             unit=str(self.unit).replace("sample", self.what),
             neighbours=self.unit.neighbours.replace("sample", self.what),
             released=("components", "weights"),
-            method=f"noisy power iteration of {self.settings.rounds} rounds{self._shortening()}",
+            method=f"noisy power iteration of {self.settings.rounds} rounds{self._bounding()}",
             proven=not self.printed,
             proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
             exact=False,
@@ -324,8 +335,27 @@ class Online:
     def done(self) -> bool:
         return self.state.done
 
-    def add(self, batch: Batch) -> None:
-        """Use the samples of a batch, for as many questions as they answer."""
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """What raises an error inside leaves everything as it was: samples that could not be read to
+        their end, or a callback, or an interruption. Given again, the same samples count once.
+        """
+        before = self.state, self.samples_seen, copy(self._running)
+        try:
+            yield
+        except BaseException:
+            self.state, self.samples_seen, self._running = before
+            raise
+
+    def add(self, batches: Iterable[Batch]) -> None:
+        """Use the samples of batches, for as many questions as they answer: all of them or none."""
+        with self.all_or_nothing():
+            for batch in batches:
+                self._add(batch)
+                if self.done:
+                    break
+
+    def _add(self, batch: Batch) -> None:
         assert self._samples is not None
         start = 0
         while start < batch.shape[0] and not self.done:
@@ -340,7 +370,8 @@ class Online:
         """Use a block of samples, whatever their number, for one question.
 
         Its sum lives no longer than this call: what a block left behind that could not be read to its
-        end would count again when it is given again, and the last sum would stay without noise.
+        end would count again when it is given again, and the last sum would stay without noise. A block
+        counts as used when this call ends without an error, and not before.
         """
         query = ask(self.state)
         running = Running(self._moment, query, private=True)
@@ -349,7 +380,10 @@ class Online:
         self._next(release(query, running.whole()))
 
     def _next(self, answer: Noisy) -> None:
-        self.state = update(self.state, answer)
-        _tell(self._progress, self.state)
+        state = update(self.state, answer)
+        # Told before it counts: of a callback that raises an error nobody could say whether the block
+        # was used, and given once more it would answer two questions under the charge of one.
+        _tell(self._progress, state)
+        self.state = state
         if not self.done:
             self._running = Running(self._moment, ask(self.state), self.samples_seen)

@@ -19,6 +19,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, rho_of
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.caveats import REPORTED_DELTA, caveats
+from sfumato.privacy.clip import NotFiniteError
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, GaussianEvent
 from sfumato.privacy.guarantee import Guarantee
@@ -206,7 +207,7 @@ def draw_all(
     """
     try:
         return _drawn(plan, site, reservation, progress)
-    except np.linalg.LinAlgError as error:
+    except (np.linalg.LinAlgError, NotFiniteError) as error:
         raise DivergedError(f"the private fit left the range of its arithmetic: {error}") from error
 
 

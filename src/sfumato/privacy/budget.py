@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from math import isfinite, log, sqrt
 
 from sfumato.errors import SettingError
+
+
+def rounded_up(number: float, digits: int = 4) -> str:
+    """A number in so many digits, never less than it is: what was spent, or is promised.
+
+    Up from the shortest text that stands for the number, so that 0.1 is 0.1.
+    """
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(number)))
+    return f"{float(up):.{digits}g}"
 
 
 @dataclass(frozen=True)
@@ -41,9 +51,8 @@ class Budget:
         return tuple(self * share for share in _proportions(shares))
 
     def __str__(self) -> str:
-        if self.pure:
-            return f"epsilon {self.epsilon:.4g}"
-        return f"epsilon {self.epsilon:.4g}, delta {self.delta:.3g}"
+        amount = f"epsilon {rounded_up(self.epsilon)}"
+        return amount if self.pure else f"{amount}, delta {rounded_up(self.delta, 3)}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class ZCDP:
         return cls((budget.epsilon / (sqrt(room + budget.epsilon) + sqrt(room))) ** 2)
 
     def __str__(self) -> str:
-        return f"rho {self.rho:.4g}"
+        return f"rho {rounded_up(self.rho)}"
 
 
 def _proportions(shares: tuple[float, ...]) -> list[float]:

@@ -14,11 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.errors import SettingError
+from sfumato.errors import SettingError, SfumatoError
 
 Array = NDArray[Any]
 _ROUNDING = 2.0**-40  # more than what the arithmetic of clipping a row can add to its length
+_LEAST, _MOST = 1e-290, 1e290  # bounds of rows whose sums, and grid, are within the range of numbers
 _GRID_BITS = 22  # a row's coordinates have 22 bits, sums of 2^31 rows at most 53
+
+
+class NotFiniteError(SfumatoError, ArithmeticError):
+    """Numbers that were to be released have left the range of floating-point numbers.
+
+    A sampler would give the largest number there is for them, without noise. Values are clipped before
+    they are added up, whatever the data hold: where this happens, what was released before has diverged.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +36,7 @@ class Clipped:
 
     ``single`` says that one coordinate changes and no other. ``rowwise`` bounds the sum over rows of
     the lengths of their changes: where one row changes and no other, it is the L2 bound. The numbers
-    are finite.
+    have to be finite.
     """
 
     values: Array
@@ -37,7 +46,12 @@ class Clipped:
     rowwise: float = inf
 
     def __post_init__(self) -> None:
-        if not (self.l1 > 0 and self.l2 > 0 and min(self.l1, self.l2) < inf):
+        if not np.isfinite(self.values).all():
+            raise NotFiniteError(
+                "the private fit left the range of floating-point numbers: nothing was drawn for it"
+            )
+        positive = self.l1 > 0 and self.l2 > 0 and self.rowwise > 0
+        if not (positive and min(self.l1, self.l2) < inf):
             raise SettingError(f"a bound must be above zero and finite, got {self.l1}, {self.l2}")
 
 
@@ -78,8 +92,8 @@ def clip_sum(contributions: Array, bound: float) -> Clipped:
     so that up to 2^31 rows add up without rounding. A rounding error depends on all the rows:
     with it, one of them could move the sum by more than the bound.
     """
-    if not (bound > 0 and np.isfinite(bound)):
-        raise SettingError(f"a bound must be above zero and finite, got {bound}")
+    if not _LEAST <= bound <= _MOST:
+        raise SettingError(f"a bound of a sum lies between {_LEAST:g} and {_MOST:g}, got {bound}")
     rows = np.asarray(contributions, np.float64)
     rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
     # Scaled by the largest coordinate first: squares of large numbers would overflow.

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sfumato.errors import ReleaseError, SettingError
+from sfumato.privacy.budget import rounded_up
 from sfumato.surface import either, setting
 
 _WIDTH = 80
@@ -127,10 +128,10 @@ class Guarantee:
         return lines
 
     def _promise(self) -> str:
-        amount = f"epsilon {self.epsilon:.4g}"
-        amount += f", delta {self.delta:.3g}" if self.delta else " (pure)"
+        amount = f"epsilon {rounded_up(self.epsilon)}"
+        amount += f", delta {rounded_up(self.delta, 3)}" if self.delta else " (pure)"
         if self.rho is not None:
-            amount = f"rho {self.rho:.4g} (zCDP), which implies {amount}"
+            amount = f"rho {rounded_up(self.rho)} (zCDP), which implies {amount}"
         return f"{'joint ' if self.joint else ''}differential privacy, {amount}"
 
     def _joint(self) -> str:
@@ -157,5 +158,5 @@ class Guarantee:
             return "none: this fit stands alone, and others on the same data add to what it spends"
         if self.total_epsilon is None:
             return f"{self.ledger}: {self.fits} fits, some only claimed or seeded: no total can be given"
-        spent = f"epsilon {self.total_epsilon:.4g} at delta {self.delta:.3g}"
+        spent = f"epsilon {rounded_up(self.total_epsilon)} at delta {rounded_up(self.delta, 3)}"
         return f"{self.ledger}: {self.fits} fits, together {spent}"

@@ -23,7 +23,7 @@ import numpy as np
 
 from sfumato.errors import SfumatoError
 from sfumato.privacy.accounting import covers, epsilon_of
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budget import Budget, rounded_up
 from sfumato.privacy.clip import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
@@ -148,8 +148,8 @@ class Ledger:
         where = f" of {self.path}" if self.path else ""
         return (
             f"the budget{where} is {limit}; {self.fits} earlier fits have spent epsilon "
-            f"{self.epsilon(limit.delta):.4g}, and with this one it would be "
-            f"{epsilon_of(planned, limit.delta):.4g}. Nothing was drawn: use a smaller epsilon, "
+            f"{rounded_up(self.epsilon(limit.delta))}, and with this one it would be "
+            f"{rounded_up(epsilon_of(planned, limit.delta))}. Nothing was drawn: use a smaller epsilon, "
             "or a ledger with a larger limit"
         )
 

@@ -268,13 +268,24 @@ class RandomisedResponse:
     @property
     def truth(self) -> float:
         """Probability of the true answer, never above what epsilon allows, and below one."""
-        return min(1 - self._lies / 2**64, 1 - 2**-53)
+        return min(1 - self.lies / self.draws, 1 - 2**-53)
 
     @property
-    def _lies(self) -> int:
-        """How many of 2^64 equally likely draws answer with another category; rounded up."""
-        others = (self.categories - 1) * exp(-self.epsilon)
-        return min(2**64 - 1, max(1, ceil(others / (1 + others) * (1 + _HAIR) * 2**64)))
+    def draws(self) -> int:
+        """How many draws are equally likely: as many for each answer, or none would be uniform."""
+        return 2**64 - 2**64 % int(self.categories)
+
+    @property
+    def lies(self) -> int:
+        """How many of these draws answer with another category.
+
+        Rounded up, so that the true answer is not too likely, but never beyond uniform answers: there it
+        would become the least likely one, which says as much.
+        """
+        k = int(self.categories)
+        others = (k - 1) * exp(-self.epsilon)
+        enough = ceil(others / (1 + others) * (1 + _HAIR) * self.draws)
+        return min(self.draws // k * (k - 1), max(1, enough))
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         if not clipped.single:
@@ -283,7 +294,7 @@ class RandomisedResponse:
         if whole.size and (whole.min() < 0 or whole.max() >= self.categories):
             raise SettingError(f"answers must be whole numbers from 0 to {self.categories - 1}")
         generator = entropy.generator()
-        lie = generator.integers(0, 2**64, whole.shape, np.uint64) < np.uint64(self._lies)
+        lie = generator.integers(0, self.draws, whole.shape, np.uint64) < np.uint64(self.lies)
         other = generator.integers(0, self.categories - 1, whole.shape)
         return Noisy(np.where(lie, other + (other >= whole), whole), inf)
 

@@ -133,13 +133,17 @@ class TensorEntry:
     """One entry of a tensor that is decomposed as a whole, changed by at most ``change``.
 
     Absent entries of a sparse tensor are zeros, so that one that comes or goes is a change too. In a
-    symmetric tensor all permutations of the entry's index change alike. With ``printed`` they add up, as
-    in the definition of Wang and Anandkumar (4.2): one on the diagonal of an order 3 then changes by
-    six times ``change``.
+    ``symmetric`` tensor all permutations of the entry's index change alike, in another one the entry
+    alone; ``PowerMethod`` sets this to its own. With ``printed`` the changes of all permutations add up,
+    as in the definition of Wang and Anandkumar (4.2): one on the diagonal of an order 3 then changes by
+    six times ``change``. Values beyond ``most`` times ``change`` are cut there.
     """
 
     change: float = 1.0
     printed: bool = False
+    symmetric: bool = True
+
+    most: ClassVar[int] = 1 << 20  # sums of such values keep the digits that noise is in
 
     def __post_init__(self) -> None:
         if not 0 < self.change < inf:
@@ -150,19 +154,33 @@ class TensorEntry:
             )
 
     def __str__(self) -> str:
-        return "one entry of the tensor, with all permutations of its index if it is symmetric"
+        said = f"one entry of {self._tensor}"
+        if self.symmetric or self.printed:
+            said += ", with all permutations of its index"
+        return f"{said}, which add up" if self.printed else said
+
+    @property
+    def _tensor(self) -> str:
+        return "the symmetric tensor" if self.symmetric else "the tensor"
 
     @property
     def neighbours(self) -> str:
+        change = repr(float(self.change))
         if self.printed:
-            return (
-                f"{self.change:g} is added to or taken from every permutation of one index, repeatedly"
+            how = (
+                f"for every permutation of one index, up to {change} is added to, or taken from, the "
+                f"entry of {self._tensor} at that place"
             )
-        return f"the value of one entry changes by at most {self.change:g}; absent entries are zeros"
+        else:
+            alike = ", and with it all permutations of its index alike" if self.symmetric else ""
+            how = f"the value of one entry changes by at most {change}{alike}"
+        return f"{how}; absent entries are zeros"
 
     @property
     def key(self) -> str:
-        return f"tensor entry:{self.change!r}{':printed' if self.printed else ''}"
+        permutations = ":every permutation" if self.printed else ""
+        shape = "" if self.symmetric else ":asymmetric"
+        return f"tensor entry:{float(self.change)!r}{permutations}{shape}"
 
 
 @dataclass(frozen=True)

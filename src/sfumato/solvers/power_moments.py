@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from sfumato.data.samples import MOST_ROWS
 from sfumato.errors import DataError, SettingError
 from sfumato.solvers.power import Query
 
@@ -39,7 +40,13 @@ class Moment(Protocol):
         """The answer to a query, summed over samples."""
 
     def sensitivity(self, query: Query) -> float:
-        """The most by which one sample moves that sum, in the L2 norm."""
+        """The most by which one sample moves that sum, in the L2 norm and in real numbers."""
+
+    def roundings(self, query: Query) -> float:
+        """How often, as it were, a sample's part is rounded on its way into a batch's sum.
+
+        That many times 2^-53 of the sensitivity bounds what rounding adds for every sample.
+        """
 
     def unit(self) -> str:
         """What a sample is called."""
@@ -87,6 +94,17 @@ class SampleMoment:
         power = self.order if query.kind == "weights" else self.order - 1
         together = np.linalg.norm((query.directions.T @ query.directions) ** power, 2)
         return norm**self.order * sqrt(float(together))
+
+    def roundings(self, query: Query) -> float:
+        """Of the sum over rows; and of each factor, which is rounded in proportion to its length."""
+        size, columns = query.directions.shape
+        factors = float(size + 4)
+        if query.basis is not None:
+            assert self.norm is not None
+            assert self.whitened_norm is not None
+            longer = self.norm * float(np.linalg.norm(query.basis)) / self.whitened_norm
+            factors += (len(query.basis) + 4) * max(1.0, longer)
+        return MOST_ROWS + self.order * factors * sqrt(columns) + 10
 
     def unit(self) -> str:
         return "sample"
@@ -157,8 +175,28 @@ class DocumentMoment:
         first = 1.0 if query.basis is None else _longest_row(query.basis)
         return first * sqrt(float((u**4).sum(axis=1).max()))
 
+    def roundings(self, query: Query) -> float:
+        """Words that are taken off again make up to ten times of what is left, at three words."""
+        words = len(query.directions if query.basis is None else query.basis)
+        return 10 * sqrt(query.directions.shape[1]) * (MOST_ROWS + 3 * words + 20)
+
     def unit(self) -> str:
         return "document"
+
+
+@dataclass(frozen=True)
+class SumInDoubles:
+    """How much one sample moves a sum, with room for the roundings of the sums of both neighbours.
+
+    ``most`` is how many samples there are at most; batches are added up without loss.
+    """
+
+    moment: Moment
+    most: int
+
+    def __call__(self, query: Query) -> float:
+        rounding = 2 * self.most * self.moment.roundings(query) * 2.0**-53
+        return self.moment.sensitivity(query) * (1 + rounding)
 
 
 def _check_counts(counts: Array) -> None:

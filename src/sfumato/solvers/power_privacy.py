@@ -6,36 +6,56 @@ Proofs: proofs/power.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from math import factorial, log, prod, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.errors import SettingError
 from sfumato.privacy.budget import Budget
 from sfumato.privacy.unit import TensorEntry
 from sfumato.solvers.power import Query
+from sfumato.solvers.power_tensors import (
+    MOST_ENTRIES,
+    WEIGHT_ROUNDINGS,
+    dense_roundings,
+    sparse_roundings,
+    split,
+)
 
 Array = NDArray[Any]
 _PAIRED = 4096  # levels up to which all pairs of them are looked at
+STEPS = 1 << 13  # of which a change is made up
 
 
 @dataclass(frozen=True)
 class EntrySensitivity:
-    """Bounds for a tensor of which one entry changes; of a symmetric one with all its permutations."""
+    """Bounds for a tensor of which one entry changes; of a symmetric one with all its permutations.
+
+    In real numbers; see :class:`InDoubles`. ``sizes`` are of all modes, or of a symmetric tensor of one.
+    """
 
     unit: TensorEntry
     order: int
     sizes: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if self.unit.symmetric != (len(self.sizes) == 1):
+            raise SettingError("the unit and the tensor have to agree on whether it is symmetric")
+        if self.unit.printed and len(set(self.sizes)) > 1:
+            raise SettingError(
+                "neighbours as printed differ in all permutations of an index, and a tensor whose modes "
+                "have different sizes has none: leave printed out, which protects one entry"
+            )
+
     def __call__(self, query: Query) -> float:
         """The most by which the answers for all directions together change, in the L2 norm."""
         magnitudes = np.abs(query.directions)
-        bound = self._blocks if len(self.sizes) > 1 else self._symmetric
+        bound = self._symmetric if self.unit.symmetric else self._blocks
         return self.unit.change * bound(magnitudes, query.kind == "weights")
 
     def _symmetric(self, magnitudes: Array, weights: bool) -> float:
@@ -63,8 +83,12 @@ class EntrySensitivity:
         return sqrt(min(sum(each), together))
 
     def _blocks(self, magnitudes: Array, weights: bool) -> float:
-        cuts = np.cumsum([0, *self.sizes]).tolist()
-        blocks = [magnitudes[a:b] for a, b in pairwise(cuts)]
+        """As printed, one change for each of the permutations: they may all fall on one cell."""
+        changes = factorial(self.order) if self.unit.printed else 1
+        return changes * self._cell(magnitudes, weights)
+
+    def _cell(self, magnitudes: Array, weights: bool) -> float:
+        blocks = split(magnitudes, self.sizes)
         degree = 2 * (self.order - (not weights))
         each = np.stack([block.max(axis=0) ** 2 for block in blocks])
         # Hoelder's inequality: the sum over directions of a product is at most the product of these.
@@ -73,6 +97,54 @@ class EntrySensitivity:
         if weights:
             return sqrt(min(each.prod(axis=0).sum(), together.prod()))
         return sqrt(min(_all_but_one(each).sum(), _all_but_one(together).sum()))
+
+
+@dataclass(frozen=True)
+class InDoubles:
+    """A bound with room for what floating-point arithmetic adds to the difference of two answers.
+
+    Values are whole numbers of steps and cut at ``unit.most`` changes, so that the sums that they enter
+    have a largest magnitude, and with it a largest rounding error. ``roundings`` says how often a term
+    of a sum is rounded, ``cells`` how many cells at most are not zero.
+    """
+
+    exact: EntrySensitivity
+    roundings: int
+    cells: int
+
+    @classmethod
+    def of(cls, unit: TensorEntry, shape: Sequence[int], *, sparse: bool) -> InDoubles:
+        sizes = tuple(shape[:1]) if unit.symmetric else tuple(shape)
+        exact = EntrySensitivity(unit, len(shape), sizes)
+        if sparse:
+            return cls(exact, sparse_roundings(len(shape)), min(MOST_ENTRIES, prod(shape)))
+        return cls(exact, dense_roundings(shape), prod(shape))
+
+    def __call__(self, query: Query) -> float:
+        return self.exact(query) * (1 + 1 / STEPS) + self._rounding(query)
+
+    def _rounding(self, query: Query) -> float:
+        """Of the answers of both neighbours; of a sum, it is that part of the sum of all magnitudes."""
+        weights, unit = query.kind == "weights", self.exact.unit
+        roundings = self.roundings + (WEIGHT_ROUNDINGS if weights else 0)
+        largest = unit.most * unit.change * self._magnitudes(np.abs(query.directions), weights)
+        return 2 * roundings * 2.0**-53 * largest
+
+    def _magnitudes(self, directions: Array, weights: bool) -> float:
+        """The most that an answer's sums of magnitudes come to, in the L2 norm, for entries of one."""
+        unit, order = self.exact.unit, self.exact.order
+        blocks = [directions] * order if unit.symmetric else split(directions, self.exact.sizes)
+        sums, tops = (np.stack([f(block, axis=0) for block in blocks]) for f in (np.sum, np.max))
+        if weights:
+            return float(np.linalg.norm(np.minimum(sums.prod(axis=0), self.cells * tops.prod(axis=0))))
+        roots = np.sqrt([[len(block)] for block in blocks])
+        each = np.minimum(roots * _all_but_one(sums), self.cells * _all_but_one(tops))
+        return float(np.linalg.norm(each[: len(self.exact.sizes)]))
+
+
+def step_of(unit: TensorEntry) -> float:
+    """What values of a private tensor are multiples of."""
+    return unit.change / STEPS
 
 
 def _largest_pair(magnitudes: Array, degree: int) -> float:

@@ -4,6 +4,7 @@ Seeds are fixed. What a broken mechanism's bound is about is written beside it: 
 promise, so that a change of the attacks has some room.
 """
 
+import re
 from functools import cache
 
 import mechanisms
@@ -16,13 +17,15 @@ import sfumato as sf
 from sfumato.auditing import audit
 from sfumato.auditing.attacks import Change, Prediction, attacks, honest_scores
 from sfumato.auditing.audit import _best_candidate, attacked
+from sfumato.auditing.bounds import Counts
 from sfumato.auditing.known import _PassRatio, known_ratio
 from sfumato.auditing.neighbours import neighbours
 from sfumato.auditing.subject import Subject
 from sfumato.auditing.trials import Trial, _stacked, carry_out
+from sfumato.auditing.verdict import Audit, Finding
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.privacy.mechanisms import Gaussian
+from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.solvers import PaperGradient, PrivatePasses, SequentialSGD
 
 # Twelve values near the middle, and one that is alone in its row and its column.
@@ -232,15 +235,57 @@ def test_a_part_of_what_the_ratio_needs_can_be_audited():
 # -- what is promised -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("budget", "method", "analysis"),
+    [
+        ({"epsilon": 1.0, "delta": 1e-5}, "bias", "proven"),
+        ({"epsilon": 0.7}, "input", "proven"),
+        ({"rho": 0.123456}, "bias", "proven"),
+        ({"epsilon": 0.5}, "gradient", "paper"),
+    ],
+)
+def test_the_promise_is_the_epsilon_that_a_guarantee_prints(budget, method, analysis):
+    """It used to be the budget's, of which a fit may have spent, and printed, less."""
+    privacy = sf.Privacy(unit="value", method=method, seed=0, analysis=analysis, **budget)
+    estimator = sf.CP(1, privacy=privacy)
+    promise = Subject.of(estimator, NARROW, (-1.0, 1.0), whole_fits=True).promise(None)
+    guarantee = estimator.fit(NARROW).guarantee_
+    (printed,) = re.findall(r"epsilon (\S+?),? ", str(guarantee).split("protects")[0])
+    assert promise.epsilon == float(printed) >= guarantee.epsilon
+    assert promise.epsilon < 1.001 * guarantee.epsilon
+    assert promise.accounted == (guarantee.epsilon if analysis == "proven" else None)
+
+
+def test_what_is_less_than_the_budget_but_more_than_was_printed_is_refuted():
+    """A method that spends nine tenths of its budget, and leaks more than that."""
+    generous = sf.CP(1, privacy=sf.Privacy(epsilon=1.0, unit="value", method=_MoreNoise()))
+    promise = Subject.of(generous, NARROW, (-1.0, 1.0), whole_fits=True).promise(None)
+    assert promise.epsilon == pytest.approx(0.9, rel=1e-3)
+    counts = Counts(5000, 10_000, 1860, 10_000)
+    finding = Finding("least", "any", counts, 0.0, 0.05, ((0.0, 0.0), (1.0, 1.0)))
+    found = Audit(promise, (finding,), 0.95, 20_000, seeded=True)
+    assert promise.epsilon < found.measured < 1.0
+    assert found.violated
+
+
+class _MoreNoise(RowSums):
+    """Never has less noise than nine tenths of an epsilon of 1 need."""
+
+    def charges(self, shape):
+        return (sf.privacy.ledger.Charge("sums", Laplace(max(self.noise, 1 / 0.9), single=True)),)
+
+
 def test_at_another_delta_the_promise_is_what_the_accountant_says_there():
     noise = sf.Privacy(epsilon=1.0, delta=1e-5, unit="value", method=_GaussianSums())
     estimator = sf.CP(1, privacy=noise)
     options = {"runs": 40, "processes": 1, "canaries": ["least"]}
     own = audit(estimator, NARROW, **options).promise
-    assert (own.epsilon, own.delta) == (1.0, 1e-5)
+    assert own.delta == 1e-5
+    assert own.accounted <= own.epsilon <= 1.0
     assert own.accounted == pytest.approx(1.0, rel=1e-3)
     other = audit(estimator, NARROW, delta=1e-2, **options).promise
-    assert other.epsilon == other.accounted < 1.0
+    assert other.accounted <= other.epsilon < 1.0
+    assert other.epsilon == pytest.approx(other.accounted, rel=1e-3)
     with pytest.raises(SettingError, match="nothing is promised at delta = 0"):
         audit(estimator, NARROW, delta=0.0, **options)
 

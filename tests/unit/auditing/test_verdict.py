@@ -55,8 +55,8 @@ def test_a_promise_that_is_just_reached_is_kept():
 
 
 def test_a_gaussian_bound_is_told_and_decides_nothing():
-    told = audit_of(WEAK, replace(FAIR, gaussian=7.125))
-    assert told.gaussian == 7.125
+    told = audit_of(WEAK, replace(FAIR, gaussian=7.1285))
+    assert told.gaussian == 7.1285
     assert not told.violated
     assert "consistent" in told.verdict
     assert "Gaussian   epsilon >= 7.12" in str(told)

@@ -497,3 +497,20 @@ def test_a_fit_whose_arithmetic_breaks_down_has_diverged(monkeypatch):
     privacy = sf.Privacy(1.0, 1e-6, unit="entry", method="bias", public=sf.Public(300, labels=True))
     with pytest.raises(DivergedError, match="Singular"):
         sf.CP(2, privacy=privacy).fit(tensor)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_sums_that_left_the_range_are_not_released(value, monkeypatch):
+    """A sampler gives the largest number there is for infinity, without noise."""
+    drawn = []
+
+    def broken(self, query, site, draw):
+        noisy = draw.release(Clipped(np.array([value]), 1.0, 1.0))
+        drawn.append(noisy)
+
+    monkeypatch.setattr(sf.PrivateBiases, "answer", broken)
+    tensor = sf.synthetic.ratings_like(20, 15, 4, 300)
+    privacy = sf.Privacy(1.0, 1e-6, unit="entry", method="bias", public=sf.Public(300, labels=True))
+    with pytest.raises(DivergedError, match="nothing was drawn"):
+        sf.CP(2, privacy=privacy).fit(tensor)
+    assert not drawn

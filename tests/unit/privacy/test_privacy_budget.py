@@ -1,11 +1,15 @@
 """Budgets, units, public figures and events: arithmetic and refusals."""
 
+from math import inf
+
 import numpy as np
 import pytest
 
 from sfumato.errors import SettingError
 from sfumato.privacy.accounting import epsilon_of
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budget import ZCDP, Budget, rounded_up
+from sfumato.privacy.clip import Clipped
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
     ApproximateEvent,
     Composed,
@@ -19,9 +23,63 @@ from sfumato.privacy.events import (
     event_to_json,
     flattened,
 )
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.ledger import BudgetError, Charge, Ledger
+from sfumato.privacy.mechanisms import Laplace
 from sfumato.privacy.unit import Entry, Public, Unit, UnitValues, Value, parse_unit
 
 MODES = ["user", "item"]
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"),
+    [
+        (0.1, "0.1"),
+        (0.3, "0.3"),
+        (3, "3"),
+        (20, "20"),
+        (2.9996, "3"),
+        (2.99949, "3"),
+        (2.99901, "3"),
+        (0.99982, "0.9999"),
+        (1.0000000001, "1.001"),
+        (12345.0, "1.235e+04"),
+        (0.0, "0"),
+        (inf, "inf"),
+    ],
+)
+def test_what_was_given_prints_as_it_was_and_what_was_spent_rounded_up(number, printed):
+    assert rounded_up(number) == printed
+    assert rounded_up(np.float64(number)) == printed
+
+
+def test_everything_that_says_what_was_spent_rounds_up(tmp_path):
+    assert str(Budget(0.12341, 1.234e-6)) == "epsilon 0.1235, delta 1.24e-06"
+    assert str(ZCDP(0.0123412)) == "rho 0.01235"
+    said = str(
+        Guarantee(
+            0.12341, 1.0004e-6, "unit", "neighbours", ("mean",), "method", True, "a note", True, False,
+            assumptions=(), rho=0.0123412, ledger="ledger", fits=2, total_epsilon=0.98761,
+        )
+    )  # fmt: skip
+    for amount in (
+        "rho 0.01235",
+        "epsilon 0.1235",
+        "delta 1.01e-06",
+        "epsilon 0.9877 at delta 1.01e-06",
+    ):
+        assert amount in said
+    ledger = Ledger(Value(), Budget(0.2), tmp_path / "ledger")
+    charge = Charge("one", Laplace(1 / 0.12341))
+    with ledger.reserve([charge], Entropy(0)) as reservation:
+        reservation.ask(lambda draw: draw.release(Clipped(np.zeros(1), 1.0, 1.0)))
+    with (
+        pytest.raises(
+            BudgetError, match=r"spent epsilon 0\.1235, and with this one it would be 0\.2469\."
+        ),
+        ledger.reserve([charge], Entropy(0)),
+    ):
+        pass
 
 
 def test_budgets_add_and_split():

@@ -1,5 +1,7 @@
 """Clipping, entropy and mechanisms: what the contract tests do not say for all of them."""
 
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from math import exp, inf, sqrt
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from sfumato.errors import SettingError
 from sfumato.privacy import mechanisms
-from sfumato.privacy.clip import Clipped, clip_sum, clip_values
+from sfumato.privacy.clip import Clipped, NotFiniteError, clip_sum, clip_values
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import LaplaceEvent, PureEvent, Repeated, SampledGaussianEvent, ZCDPEvent
 from sfumato.privacy.mechanisms import (
@@ -63,6 +65,40 @@ def test_sums_need_a_bound(bound):
         clip_sum(np.ones((2, 2)), bound)
     with pytest.raises(SettingError, match="bound"):
         Clipped(np.ones(2), bound, bound)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_never_released(value):
+    """Of infinity OpenDP makes the largest number there is, without noise."""
+    for values in (
+        np.array([value]),
+        np.array([[0.0, 1.0], [value, 2.0]]),
+        np.array([value], np.float32),
+    ):
+        with pytest.raises(NotFiniteError, match="nothing was drawn"):
+            Clipped(values, 1.0, 1.0)
+    for kept in (np.zeros(0), np.array([1e308, -1e308]), np.array([2**62]), np.array([True])):
+        assert Clipped(kept, 1.0, 1.0).values is kept
+    whatever = np.array([value, 1.0, -1.0])
+    assert np.isfinite(clip_values(whatever, -2.0, 3.0).values).all()
+    assert np.isfinite(clip_sum(np.stack([whatever, np.full(3, 1e308)]), 1.0).values).all()
+
+
+@pytest.mark.parametrize("wrong", [np.nan, 0.0, -1.0])
+def test_no_bound_is_nan_or_zero(wrong):
+    for bounds in (
+        {"l1": wrong, "l2": 1.0},
+        {"l1": 1.0, "l2": wrong},
+        {"l1": 1.0, "l2": 1.0, "rowwise": wrong},
+    ):
+        with pytest.raises(SettingError, match="above zero"):
+            Clipped(np.zeros(2), **bounds)
+
+
+@pytest.mark.parametrize("bound", [5e-324, 1e-310, 1e300])
+def test_bounds_whose_grid_or_sums_leave_the_range_are_refused(bound):
+    with pytest.raises(SettingError, match="between 1e-290 and 1e"):
+        clip_sum(np.ones((2, 2)), bound)
 
 
 # -- entropy --------------------------------------------------------------------------------------
@@ -145,12 +181,50 @@ def test_the_grid_follows_the_noise(scale):
 @pytest.mark.parametrize("categories", [2, 5, 100])
 def test_randomised_response_never_tells_more_than_epsilon_allows(epsilon, categories):
     response = RandomisedResponse(epsilon, categories)
-    lies = response._lies / 2**64
+    lies = response.lies / response.draws
     # P(true) / P(one lie) <= e^epsilon, in the form that keeps its digits.
     assert (1 - lies) * (categories - 1) <= lies * exp(epsilon)
     assert response.truth <= 1 - lies
     if epsilon < 40:
         assert response.truth == pytest.approx(exp(epsilon) / (exp(epsilon) + categories - 1), rel=1e-9)
+
+
+EPSILONS = [10.0**-n for n in (300, 100, 30, 20, 17, 16, 15, 14, 13, 12, 11, 10, 8, 6, 4, 2)]
+EPSILONS += [0.5, 1.0, 3.0, 10.0, 30.0, 43.0, 45.0, 60.0, 300.0, 700.0, 5000.0]
+
+
+@pytest.mark.parametrize("categories", [2, 3, 4, 5, 7, 10, 100, 1000, 65_536, 999_983, 10**6, 1 << 20])
+def test_no_answer_is_too_likely_or_too_unlikely_in_fractions(categories):
+    """Rounded up without a limit, lies used to become likelier than the truth where epsilon is tiny."""
+    with localcontext(prec=400):  # 1 + 1e-300 has as many digits
+        for epsilon in EPSILONS:
+            response = RandomisedResponse(epsilon, categories)
+            assert 0 < response.lies < response.draws <= 2**64
+            assert response.draws % categories == 0
+            truth = Fraction(response.draws - response.lies, response.draws)
+            one_lie = Fraction(response.lies, response.draws * (categories - 1))
+            factor = Fraction(Decimal(epsilon).exp() * (1 - Decimal(10) ** -390))
+            assert one_lie <= truth <= one_lie * factor
+            if epsilon <= 40:  # no more lies than needed, but for a hair
+                needed = Fraction(categories - 1) / (factor + categories - 1)
+                assert Fraction(response.lies, response.draws) <= needed * (
+                    1 + Fraction(1, 10**11)
+                ) + Fraction(1, 2**60)
+
+
+def test_answers_without_a_budget_are_uniform():
+    """At an epsilon that rounds to nothing: every answer has the same number of draws."""
+    for categories in (2, 3, 7, 1000, 999_983):
+        response = RandomisedResponse(1e-300, categories)
+        assert response.draws - response.lies == response.draws // categories
+        assert response.lies == response.draws // categories * (categories - 1)
+    for whole in (7.0, np.int64(7), np.int32(7)):
+        assert RandomisedResponse(1.0, whole).lies == RandomisedResponse(1.0, 7).lies
+    drawn = RandomisedResponse(1e-300, 3).release(
+        Clipped(np.zeros(30_000, np.int64), 1.0, 1.0, single=True), Entropy(0)
+    )
+    shares = np.bincount(drawn.values, minlength=3) / 30_000
+    assert np.abs(shares - 1 / 3).max() < 0.015  # more than five deviations
 
 
 @pytest.mark.parametrize("values", [[-1, 0], [0, 3]])
