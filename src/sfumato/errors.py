@@ -31,3 +31,7 @@ class NotFittedError(SfumatoError, ValueError, AttributeError):
 
 class ReleaseError(SfumatoError):
     """A release of something that no guarantee covers, or only with reservations."""
+
+
+class BudgetError(SfumatoError):
+    """A budget that does not cover what was asked for, or a ledger that cannot be used."""

@@ -22,7 +22,7 @@ from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Progress
-from sfumato.fit.private import Drawn, PrivateFit, PrivatePlan, draw_all
+from sfumato.fit.private import Drawn, PrivateFit, PrivatePlan, check_covered, draw_all
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, gaussian_multiplier
 from sfumato.privacy.budget import Budget
@@ -162,7 +162,7 @@ class SearchPlan:
             proven=self.proven,
             proof=", ".join([PROOF, *notes]),
             exact=all(plan.solver.exact for plan in self.plans),
-            assumptions=(*assumed, *_ASSUMED),
+            assumptions=(*assumed, *_ASSUMED, *ledger.account.assumptions),
             tuning=(
                 f"the best of {len(self.plans)} candidates by their errors at {self.holdout:.3g} of the "
                 f"entries, repeat and select, a random number of runs, {self._runs()}; the promise "
@@ -199,7 +199,9 @@ def make_search(
 
     start = _USUAL_RATIO / budget.epsilon
     _check(at(start))
-    return at(calibrate(lambda noise: at(noise).mechanism.event, budget, start))
+    search = at(calibrate(lambda noise: at(noise).mechanism.event, budget, start))
+    check_covered(budget, search.mechanism.event)
+    return search
 
 
 def _check(search: SearchPlan) -> None:

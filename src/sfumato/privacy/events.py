@@ -14,6 +14,8 @@ from typing import Any
 from sfumato.errors import SettingError
 
 MOST_REPETITIONS = 500  # more on average than anybody would run
+_MOST_TIMES = 10**12  # that an event is repeated
+_DEEPEST = 50  # compositions of compositions in a record
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Repeated:
     times: int
 
     def __post_init__(self) -> None:
-        _check(0 <= self.times < inf and int(self.times) == self.times, self)
+        _check(0 <= self.times <= _MOST_TIMES and int(self.times) == self.times, self)
 
 
 @dataclass(frozen=True)
@@ -175,20 +177,33 @@ def event_to_json(event: Event) -> Any:
     return {"kind": type(event).__name__, **asdict(event)}
 
 
-def event_from_json(data: Any) -> Event:
-    """The inverse of :func:`event_to_json`."""
+def event_from_json(data: Any, depth: int = 0) -> Event:
+    """The inverse of :func:`event_to_json`; whatever else it is given is an error in words."""
     try:
-        rest = {key: value for key, value in data.items() if key != "kind"}
-        if data["kind"] == "Composed":
-            return Composed(tuple(event_from_json(part) for part in rest["events"]))
-        if data["kind"] == "Repeated":
-            return Repeated(event_from_json(rest["event"]), rest["times"])
-        if data["kind"] == "RepeatAndSelect":
-            return RepeatAndSelect(tuple(event_from_json(part) for part in rest["events"]), rest["rate"])
-        event: Event = _KINDS[data["kind"]](**rest)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise SettingError(f"not a record of a private event: {data!r}") from error
+        _check(depth < _DEEPEST, "compositions within compositions without end")
+        kind, rest = data["kind"], {key: value for key, value in data.items() if key != "kind"}
+        if kind == "Composed":
+            return Composed(_inner(rest, depth))
+        if kind == "Repeated":
+            return Repeated(event_from_json(rest["event"], depth + 1), int(_number(rest["times"])))
+        if kind == "RepeatAndSelect":
+            return RepeatAndSelect(_inner(rest, depth), _number(rest["rate"]))
+        numbers = {key: value if key == "replaces" else _number(value) for key, value in rest.items()}
+        event: Event = _KINDS[kind](**numbers)
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
+        raise SettingError(f"not a record of a private event: {str(data)[:200]}") from error
     return event
+
+
+def _inner(record: dict[str, Any], depth: int) -> tuple[Event, ...]:
+    return tuple(event_from_json(part, depth + 1) for part in record["events"])
+
+
+def _number(value: Any) -> float:
+    """A number of a record, as a float: whole numbers may be larger than any of these."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"not a number: {value!r}")
+    return float(value)
 
 
 def _check(holds: bool, event: object) -> None:
