@@ -142,6 +142,11 @@ class Account:
             return [inf, *[0.0] * (len(events) - 1)]
         return None
 
+    def share_of(self, events: Sequence[Event]) -> float:
+        """The part of the limit that a next fit takes, by the filter."""
+        kept = self.filter
+        return inf if kept is None else fsum(kept.costs(events, self.fits + 1)) / kept.total
+
     def sum_within(self, limit: Budget | ZCDP | None, events: Sequence[Event]) -> bool:
         """Whether these and all before, planned in advance, stay within a limit."""
         return limit is None or covers(limit, Composed((*self.events, *events)))

@@ -185,7 +185,7 @@ def event_from_json(data: Any, depth: int = 0) -> Event:
         if kind == "Composed":
             return Composed(_inner(rest, depth))
         if kind == "Repeated":
-            return Repeated(event_from_json(rest["event"], depth + 1), int(_number(rest["times"])))
+            return Repeated(event_from_json(rest["event"], depth + 1), _whole(rest["times"]))
         if kind == "RepeatAndSelect":
             return RepeatAndSelect(_inner(rest, depth), _number(rest["rate"]))
         numbers = {key: value if key == "replaces" else _number(value) for key, value in rest.items()}
@@ -197,6 +197,13 @@ def event_from_json(data: Any, depth: int = 0) -> Event:
 
 def _inner(record: dict[str, Any], depth: int) -> tuple[Event, ...]:
     return tuple(event_from_json(part, depth + 1) for part in record["events"])
+
+
+def _whole(value: Any) -> int:
+    number = _number(value)
+    if int(number) != number:
+        raise TypeError(f"not a whole number: {value!r}")
+    return int(number)
 
 
 def _number(value: Any) -> float:

@@ -39,7 +39,7 @@ from sfumato.privacy.curves import Orders, counted, curve_of
 from sfumato.privacy.events import Composed, Event, GaussianEvent, Repeated
 
 Kind = Literal["epsilon", "gaussian", "rho"]
-_SET_ASIDE = 0.1  # of the limit's delta, for what is not quite Gaussian
+_SET_ASIDE = 0.02  # of the limit's delta, for what is not quite Gaussian
 _UNLIMITED = 1e-9  # the same where there is no limit
 _WIDTH = 1e-3  # of the odometer's mixture: it is tightest where about as much or more was spent
 _POINTS = 1000  # at which curves are compared

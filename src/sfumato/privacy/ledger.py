@@ -166,7 +166,7 @@ class Ledger:
         costs = begun.admits(events)
         # A limit that this file was not begun with is kept for fits that were planned in advance.
         if costs is None or (begun.limit is None and not begun.sum_within(self.limit, events)):
-            raise BudgetError(self._refusal(events))
+            raise BudgetError(self._refusal(events, begun))
         if begun is not self.account:
             append(begun.header())
             if self._file is not None:
@@ -174,19 +174,17 @@ class Ledger:
             self.account = begun
         return costs
 
-    def _refusal(self, events: list[Event]) -> str:
+    def _refusal(self, events: list[Event], begun: Account) -> str:
         where, limit = f" of {self.path}" if self.path else "", self.limit
-        delta = limit.delta if isinstance(limit, Budget) else self.account.usual_delta
+        delta = limit.delta if isinstance(limit, Budget) else begun.usual_delta
         planned = epsilon_of(Composed((*self.events, *events)), delta)
-        fixed = self.account.kept and self.fits
-        filtered = (
-            f" Of what keeps the limit whatever fits are planned by, {self.account.left:.3g} is left."
-            if fixed
-            else ""
-        )
+        filtered = ""
+        if begun.limit is not None and begun.filter is not None:
+            takes = begun.share_of(events)
+            filtered = f" ({begun.left:.3g} of the limit is left, and it takes {takes:.3g})"
         return (
             f"the budget{where} is {limit}; {self.fits} earlier fits have spent epsilon "
-            f"{self.epsilon(delta):.4g}, and with this one it would be {planned:.4g}.{filtered} Nothing "
+            f"{self.epsilon(delta):.4g}, and with this one it would be {planned:.4g}{filtered}. Nothing "
             "was drawn: use a smaller epsilon, or a ledger with a larger limit"
         )
 
