@@ -159,13 +159,12 @@ def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, A
     if ledger.path is None:
         return alone
     account = ledger.account
-    odometer = account.odometer(delta) if account.fits > 1 and not account.doubtful else inf
     return {
         **alone,
         "ledger": ledger.path.name,
         "fits": account.fits,
         "total_epsilon": None if account.doubtful else account.epsilon(delta),
-        "odometer_epsilon": odometer if odometer < inf else None,
+        "odometer_epsilon": account.telling_odometer(delta) if account.fits > 1 else None,
         "ledger_limit": str(account.limit) if account.kept else None,
     }
 

@@ -101,6 +101,14 @@ class Account:
             return limit.epsilon if isinstance(limit, Budget) and delta >= limit.delta else pure
         return min(pure, self.filter.odometer(self.spent, delta))
 
+    def telling_odometer(self, delta: float) -> float | None:
+        """The odometer, where it says more than the limit does."""
+        limit, most = self.limit, inf
+        if isinstance(limit, Budget) and self.kept and delta >= limit.delta:
+            most = limit.epsilon
+        odometer = inf if self.doubtful else self.odometer(delta)
+        return odometer if odometer < most else None
+
     @property
     def left(self) -> float:
         """Share of the limit that is left; by the filter, or in files of version 1 by the sum."""
@@ -219,7 +227,7 @@ class Account:
             "delta": at,
             "fits": fits,
             "total_epsilon": None if self.doubtful else _finite_or_none(self.epsilon(at)),
-            "odometer_epsilon": None if self.doubtful else _finite_or_none(self.odometer(at)),
+            "odometer_epsilon": self.telling_odometer(at),
             "limit": _limit_to_json(self.limit),
             "limit_proven": self.kept,
             "filter": None if kept is None else kept.kind,
@@ -242,10 +250,13 @@ class Account:
         if self.doubtful:
             lines.append("together: no total, since some fits are only claimed to be private, or seeded")
         elif self.charges:
+            odometer = told["odometer_epsilon"]
+            most = f"epsilon {rounded_up(odometer)} {at}"
+            if odometer is None and self.kept:
+                most = "within the limit"
             lines += [
                 f"together, if planned in advance: epsilon {rounded_up(told['total_epsilon'])} {at}",
-                f"together, whatever they were planned by: epsilon "
-                f"{rounded_up(told['odometer_epsilon'])} {at}",
+                f"together, whatever they were planned by: {most}",
             ]
         lines += [*self._limit_in_words(), *(f"assumes: {line}" for line in told["assumptions"])]
         return "\n".join(lines)
@@ -284,7 +295,7 @@ def read_ledger(path: str | os.PathLike[str]) -> Account:
 def rounded_up(epsilon: float | None) -> str:
     """Four digits that promise no more than is true."""
     if epsilon is None:
-        return "unknown"
+        return "without bound"
     if epsilon == 0:
         return "0"
     digits = 10.0 ** (3 - floor(log10(epsilon)))

@@ -140,6 +140,7 @@ def test_one_fit_may_take_all_and_is_the_last():
     assert account.left == 0
     assert account.admits([PureEvent(1e-6)]) is None
     assert account.odometer(LIMIT.delta) == LIMIT.epsilon
+    assert "whatever they were planned by: within the limit" in str(account)
 
 
 def test_what_has_a_price_only_as_a_whole_is_paid_at_its_first_draw():
