@@ -47,6 +47,7 @@ _POINTS = 50_000  # most points for one event's loss
 _ROUNDING = 2.0**-51  # of delta, by Fourier transforms, for each composed event
 _CANCELLED = 1e-5  # of delta, where it is asked for at many epsilons at once
 _WIDEST = 500.0  # largest privacy loss that is worth a distribution
+_COMPOSED = 10**6  # more events than this are not composed one by one
 _DISTINCT = 32  # more kinds of events than this are rounded to a geometric grid
 _STEP = 1.01  # of that grid
 
@@ -79,8 +80,9 @@ def curve_of(parts: Parts, delta: float = 1.0) -> Curve:
         (single,) = merged
         assert isinstance(single, GaussianEvent)
         return GaussianCurve(single.noise_multiplier)
-    too_small = delta < 10 * _ROUNDING * sum(merged.values())
-    if too_small or any(_largest_loss(part) > _WIDEST for part in merged):
+    times = sum(merged.values())
+    too_small = delta < 10 * _ROUNDING * times
+    if times > _COMPOSED or too_small or any(_largest_loss(part) > _WIDEST for part in merged):
         return RenyiCurve(merged)
     return LossCurve(_few(merged))
 

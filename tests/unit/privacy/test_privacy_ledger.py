@@ -593,3 +593,29 @@ def test_a_limit_that_comes_later_is_kept_for_plans_made_in_advance(tmp_path):
 def test_reading_what_is_not_there(tmp_path):
     with pytest.raises(BudgetError, match="there is no ledger"):
         read_ledger(tmp_path / "nothing")
+
+
+def test_damaged_files_end_in_words(tmp_path):
+    """Bytes flipped, cut, doubled and exchanged: read as a ledger, or refused in words."""
+    path, rng = tmp_path / "data.ledger", np.random.default_rng(8)
+    mechanisms = [Gaussian(9.0), Laplace(5.0), PoissonGaussian(3.0, 0.1, 5, True)]
+    ledger = Ledger(Entry(), Budget(3.0, 1e-6), path)
+    with ledger.reserve([Charge("q", mechanism) for mechanism in mechanisms], Entropy(None)) as held:
+        for _ in mechanisms:
+            held.ask(lambda draw: None)
+    whole, refused = path.read_bytes(), []
+    words = [b"null", b"true", b"-1", b"1e308", b"NaN", b"{", b"[[[", b"\xff", b"\n", b'"', b"9" * 30]
+    for _ in range(300):
+        content = bytearray(whole)
+        start, length = rng.integers(len(whole)), rng.integers(1, 12)
+        content[start : start + length] = words[rng.integers(len(words))] * rng.integers(0, 3)
+        path.write_bytes(content)
+        try:
+            account = read_ledger(path)
+            assert str(account)
+            json.dumps(account.to_json())
+            Ledger(Entry(), path=path)
+        except BudgetError as error:
+            refused.append(str(error))
+    assert 200 < len(refused) < 300
+    assert all(str(path) in message for message in refused)
