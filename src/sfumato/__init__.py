@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sfumato.models.components import Matching, match_components
     from sfumato.models.multilinear import CPModel, TuckerModel
     from sfumato.power import PowerMethod
+    from sfumato.privacy.account import read_ledger
     from sfumato.privacy.budget import ZCDP, Budget
     from sfumato.privacy.guarantee import Guarantee
     from sfumato.privacy.ledger import BudgetError, Ledger
@@ -134,6 +135,7 @@ __all__ = [
     "match_components",
     "prepare",
     "read",
+    "read_ledger",
     "scaling",
     "synthetic",
     "write_completed",
@@ -166,6 +168,7 @@ _HOMES = {
     "sfumato.models.components": ("Matching", "match_components"),
     "sfumato.models.multilinear": ("CPModel", "TuckerModel"),
     "sfumato.power": ("PowerMethod",),
+    "sfumato.privacy.account": ("read_ledger",),
     "sfumato.privacy.budget": ("ZCDP", "Budget"),
     "sfumato.privacy.guarantee": ("Guarantee",),
     "sfumato.privacy.ledger": ("BudgetError", "Ledger"),

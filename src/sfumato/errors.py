@@ -33,5 +33,9 @@ class ReleaseError(SfumatoError):
     """A release of something that no guarantee covers, or only with reservations."""
 
 
+class BudgetError(SfumatoError):
+    """A budget that does not cover what was asked for, or a ledger that cannot be used."""
+
+
 class PrivacyWarning(UserWarning):
     """A promise that is kept, but that is worth little: a huge epsilon, or one unit among few."""

@@ -307,6 +307,44 @@ def test_a_ledger_is_continued_and_ends_at_its_limit(ratings, tmp_path):
     assert ledger.read_text() == charged
 
 
+def test_a_ledger_is_shown(ratings, tmp_path):
+    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "m"
+    ask = [ratings, *COLUMNS, *BIAS, "--unit", "entry", "--ledger", ledger, "--out", out]
+    for _ in range(2):
+        assert run("complete", *ask, "--ledger-limit", "20").exit_code == 0
+    told = json.loads(run("ledger", ledger, "--json").stdout)
+    assert [fit["fit"] for fit in told["fits"]] == [1, 2]
+    assert told["limit"][0] == 20
+    assert told["limit_proven"]
+    assert 0 < told["left"] < 1
+    assert 3 < told["total_epsilon"] <= told["odometer_epsilon"]
+    text = run("ledger", ledger).stdout
+    assert "ledger.jsonl: 2 fits, protects entry" in text
+    assert "whatever the fits are planned by" in text
+    assert "at delta 0.001" in run("ledger", ledger, "--delta", "0.001").stdout
+    explained = " ".join(run("explain", out).stdout.split())
+    assert "they stay within epsilon 20" in explained
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        (None, [], "there is no ledger"),
+        ("hello", [], "not a ledger; it was left as it is"),
+        ('{"sfumato_ledger": 2}\n', [], "damaged"),
+        ('{"sfumato_ledger": 1, "unit": "entry", "limit": null}\n', ["--delta", "2"], "delta"),
+    ],
+)
+def test_a_ledger_that_cannot_be_shown(tmp_path, content, flags, message):
+    path = tmp_path / "ledger"
+    if content is not None:
+        path.write_text(content)
+    result = run("ledger", path, *flags)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
 def test_ranks_are_tuned_within_the_budget(ratings, tmp_path):
     out, columns = tmp_path / "m", COLUMNS[:-2]
     ask = [ratings, *columns, *BIAS, *USER, "--tune-rank", "1", "2", "3", "--out", out]

@@ -41,6 +41,7 @@ def ratings_csv(tmp_path, monkeypatch):
         "docs/coupled.md",
         "docs/planner.md",
         "docs/power.md",
+        "docs/promise.md",
     ],
 )
 def test_examples_run(page, capsys):

@@ -1,4 +1,4 @@
-"""The command line: complete, couple, predict, explain, plan, audit, describe, reproduce, demo.
+"""The command line: complete, couple, predict, explain, ledger, plan, audit, describe, reproduce, demo.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -99,6 +99,7 @@ for _command in (
     couple.couple,
     predict.predict,
     show.explain,
+    show.ledger,
     plan.plan,
     audit.audit,
     show.describe,

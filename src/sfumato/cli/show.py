@@ -57,6 +57,24 @@ def explain(
 
 
 @command(
+    "Say what a ledger has spent.",
+    "sfumato ledger data.ledger",
+)
+def ledger(
+    file: Annotated[Path, typer.Argument(help="File that --ledger named.", show_default=False)],
+    delta: Annotated[
+        float | None, typer.Option(metavar="D", help="At which epsilon is told; the limit's by default.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print which fits spent what, what they add up to, and what is left of the limit."""
+    from sfumato.privacy.account import read_ledger
+
+    account = read_ledger(file)
+    typer.echo(json.dumps(account.to_json(delta)) if as_json else account.in_words(delta))
+
+
+@command(
     "Complete invented ratings.",
     "sfumato demo --out sfumato-demo",
 )

@@ -88,7 +88,7 @@ def open_ledger(privacy: Privacy, unit: AnyUnit) -> Ledger:
     """The ledger that a fit is charged to: the caller's file, or one that lives as long as the fit."""
     if privacy.ledger is not None:
         return Ledger(unit, privacy.limit, privacy.ledger)
-    return Ledger(unit, privacy.budget if isinstance(privacy.budget, Budget) else None)
+    return Ledger(unit, privacy.budget)
 
 
 def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> int | None:

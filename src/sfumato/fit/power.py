@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.errors import DataError
 from sfumato.fit.plan import Progress
-from sfumato.fit.private import spending
+from sfumato.fit.private import check_covered, spending
 from sfumato.privacy.accounting import calibrate
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.caveats import caveats
@@ -172,9 +172,10 @@ class PrivatePowerPlan:
             assert isinstance(self.budget, Budget)
             queries = self.settings.rounds * self.settings.restarts
             return replace(self, noise=printed_multiplier(self.budget, queries))
-        return replace(
-            self, noise=calibrate(lambda noise: replace(self, noise=noise).event, self.budget)
-        )
+        noise = calibrate(lambda noise: replace(self, noise=noise).event, self.budget)
+        plan = replace(self, noise=noise)
+        check_covered(self.budget, plan.event)
+        return plan
 
     def mechanism(self, kind: Kind) -> IdealGaussian:
         """The noise of an answer; of all directions together."""
@@ -241,7 +242,7 @@ class PrivatePowerPlan:
             proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
             exact=False,
             seeded=seeded,
-            assumptions=self.assumptions,
+            assumptions=(*self.assumptions, *ledger.account.assumptions),
             warnings=self.caveats,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
@@ -14,9 +15,10 @@ import numpy as np
 
 from sfumato.data.layout import Site
 from sfumato.data.tensor import find_mode
+from sfumato.errors import BudgetError
 from sfumato.fit.plan import Progress, model_in_words
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.accounting import calibrate, epsilon_of, rho_of
+from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.caveats import REPORTED_DELTA, caveats
 from sfumato.privacy.clip import NotFiniteError
@@ -46,26 +48,20 @@ class PrivatePlan:
     def calibrated(self) -> PrivatePlan:
         """The same plan with the least noise that its budget covers."""
         self.solver.check(self.shape)
-        key = self._public_numbers()
-        if key not in _CALIBRATED:
-            _CALIBRATED[key] = calibrate(self._event_at, self.budget)
-        return self._with_noise(_CALIBRATED[key])
+        # What a plan charges is all that calibration sees of it; a name or a setting may lie.
+        key = (self.budget, *map(self._event_at, _PROBES))
+        noise = _CALIBRATED.get(key)
+        if noise is None or not covers(self.budget, self._event_at(noise)):
+            noise = _CALIBRATED[key] = calibrate(self._event_at, self.budget)
+        plan = self._with_noise(noise)
+        check_covered(self.budget, plan.event)
+        return plan
 
     def _event_at(self, noise: float) -> Event:
         return self._with_noise(noise).event
 
     def _with_noise(self, noise: float) -> PrivatePlan:
         return replace(self, solver=replace(self.solver, noise=noise))  # type: ignore[type-var]
-
-    def _public_numbers(self) -> str:
-        """All that calibration depends on."""
-        shape = self.shape
-        model = shape.make_model(shape.sizes, shape.dtype)
-        modes = [(mode.name, mode.size, mode.bin) for mode in shape.modes]
-        known = (shape.unit, shape.bounds, shape.entries, shape.spread, shape.local)
-        wants = (shape.fit_mean, shape.fit_biases, str(shape.dtype))
-        kind = (type(model).__name__, model.ranks)
-        return repr((self._with_noise(1.0).solver, self.budget, modes, known, wants, kind))
 
     @cached_property
     def charges(self) -> tuple[Charge, ...]:
@@ -116,7 +112,7 @@ class PrivatePlan:
             proof=solver.proof,
             exact=solver.exact,
             seeded=seeded,
-            assumptions=self.assumptions(),
+            assumptions=(*self.assumptions(), *ledger.account.assumptions),
             warnings=self.caveats,
         )
 
@@ -146,20 +142,37 @@ def caveats_within(budget: Budget | ZCDP, shape: PublicShape) -> tuple[str, ...]
     return caveats(budget, shape.unit, levels)
 
 
-_CALIBRATED: dict[str, float] = {}  # fits that differ in nothing public need the same noise
+_PROBES = (1.0, 7.0)  # noise at which two plans are compared
+_CALIBRATED: dict[Hashable, float] = {}  # fits that charge the same need the same noise
+
+
+def check_covered(budget: Budget | ZCDP, event: Event) -> None:
+    """That a plan costs no more than was asked for, however its noise was found."""
+    if not covers(budget, event):
+        raise BudgetError(
+            f"the charges of this fit are not within {budget}, though its noise was sized for it: its "
+            "solver must charge the same whenever it is asked"
+        )
 
 
 def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, Any]:
     """What a guarantee says of epsilon and delta: of this fit, and of all in the ledger."""
     delta = budget.delta if isinstance(budget, Budget) else REPORTED_DELTA
-    on_file = ledger.path is not None
-    return {
+    alone = {
         "epsilon": epsilon_of(event, delta),
         "delta": delta,
         "rho": rho_of(event) if isinstance(budget, ZCDP) else None,
-        "ledger": ledger.path.name if ledger.path is not None else None,
-        "fits": ledger.fits if on_file else None,
-        "total_epsilon": ledger.epsilon(delta) if on_file and not ledger.doubtful else None,
+    }
+    if ledger.path is None:
+        return alone
+    account = ledger.account
+    return {
+        **alone,
+        "ledger": ledger.path.name,
+        "fits": account.fits,
+        "total_epsilon": None if account.doubtful else account.epsilon(delta),
+        "odometer_epsilon": account.telling_odometer(delta) if account.fits > 1 else None,
+        "ledger_limit": str(account.limit) if account.kept else None,
     }
 
 

@@ -22,7 +22,14 @@ from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Progress
-from sfumato.fit.private import Drawn, PrivateFit, PrivatePlan, caveats_within, draw_all
+from sfumato.fit.private import (
+    Drawn,
+    PrivateFit,
+    PrivatePlan,
+    caveats_within,
+    check_covered,
+    draw_all,
+)
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, gaussian_multiplier
 from sfumato.privacy.budget import Budget
@@ -167,7 +174,7 @@ class SearchPlan:
             proven=self.proven,
             proof=", ".join([PROOF, *notes]),
             exact=all(plan.solver.exact for plan in self.plans),
-            assumptions=(*assumed, *_ASSUMED),
+            assumptions=(*assumed, *_ASSUMED, *ledger.account.assumptions),
             warnings=self.caveats,
             tuning=(
                 f"the best of {len(self.plans)} candidates by their errors at {self.holdout:.3g} of the "
@@ -205,7 +212,9 @@ def make_search(
 
     start = _USUAL_RATIO / budget.epsilon
     _check(at(start))
-    return at(calibrate(lambda noise: at(noise).mechanism.event, budget, start))
+    search = at(calibrate(lambda noise: at(noise).mechanism.event, budget, start))
+    check_covered(budget, search.mechanism.event)
+    return search
 
 
 def _check(search: SearchPlan) -> None:

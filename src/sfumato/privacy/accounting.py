@@ -14,7 +14,7 @@ of one contribution, not of a difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from math import exp, expm1, fsum, inf, log, sqrt, tanh
 
 import numpy as np
@@ -43,6 +43,7 @@ from sfumato.privacy.events import (
 )
 
 __all__ = [
+    "ROUNDING",
     "advanced",
     "basic",
     "calibrate",
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 _TOLERANCE = 2e-4  # part of the budget that calibrated noise may leave unspent
-_ROUNDING = 1e-12  # by which sums of floating-point numbers may pass a budget
+ROUNDING = 1e-12  # by which sums of floating-point numbers may pass a budget
 _FURTHEST = log(1e9)  # noise is sought from one billionth to one billion
 
 
@@ -65,6 +66,11 @@ def epsilon_of(event: Event, delta: float) -> float:
     """An upper bound on epsilon at delta; infinite where there is none."""
     if not 0 <= delta < 1:
         raise SettingError(f"delta must be at least 0 and below 1, got {delta}")
+    return _epsilon(event, delta)
+
+
+@lru_cache(maxsize=1024)  # a fit's charges are accounted by its plan, its ledger and its guarantee
+def _epsilon(event: Event, delta: float) -> float:
     parts = counted(event)
     pure = _pure_epsilon(parts)
     if delta == 0 or pure == 0:
@@ -87,7 +93,7 @@ def rho_of(event: Event) -> float:
 
 def covers(budget: Budget | ZCDP, event: Event) -> bool:
     """Whether the event stays within the budget, but for the last digit of a sum."""
-    return _share(budget, event) <= 1 + _ROUNDING
+    return _share(budget, event) <= 1 + ROUNDING
 
 
 def calibrate(

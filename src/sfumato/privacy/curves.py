@@ -45,7 +45,9 @@ _FINENESS = 0.05  # interval over the spread of one event's loss: about 2e-4 of 
 _COARSEST = 0.01  # largest interval
 _POINTS = 50_000  # most points for one event's loss
 _ROUNDING = 2.0**-51  # of delta, by Fourier transforms, for each composed event
+_CANCELLED = 1e-5  # of delta, where it is asked for at many epsilons at once
 _WIDEST = 500.0  # largest privacy loss that is worth a distribution
+_COMPOSED = 10**6  # more events than this are not composed one by one
 _DISTINCT = 32  # more kinds of events than this are rounded to a geometric grid
 _STEP = 1.01  # of that grid
 
@@ -56,6 +58,10 @@ class Curve(Protocol):
     def epsilon(self, delta: float) -> float: ...
 
     def delta(self, epsilon: float) -> float: ...
+
+    def deltas(self, rising: Orders) -> Orders:
+        """At many epsilons that rise."""
+        return np.array([self.delta(float(epsilon)) for epsilon in rising])
 
 
 def counted(event: Event) -> Parts:
@@ -74,8 +80,9 @@ def curve_of(parts: Parts, delta: float = 1.0) -> Curve:
         (single,) = merged
         assert isinstance(single, GaussianEvent)
         return GaussianCurve(single.noise_multiplier)
-    too_small = delta < 10 * _ROUNDING * sum(merged.values())
-    if too_small or any(_largest_loss(part) > _WIDEST for part in merged):
+    times = sum(merged.values())
+    too_small = delta < 10 * _ROUNDING * times
+    if times > _COMPOSED or too_small or any(_largest_loss(part) > _WIDEST for part in merged):
         return RenyiCurve(merged)
     return LossCurve(_few(merged))
 
@@ -139,7 +146,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return float(root) * (1 + 1e-9) + 1e-12
 
 
-class GaussianCurve:
+class GaussianCurve(Curve):
     """One Gaussian mechanism, exactly."""
 
     def __init__(self, noise_multiplier: float) -> None:
@@ -155,7 +162,7 @@ class GaussianCurve:
 # -- privacy loss distributions -------------------------------------------------------------------
 
 
-class LossCurve:
+class LossCurve(Curve):
     """The composed privacy loss distribution, discretised so that it can only cost more.
 
     Fourier transforms round, which dp-accounting leaves out: for many events a delta around 1e-12
@@ -178,6 +185,11 @@ class LossCurve:
     def delta(self, epsilon: float) -> float:
         return min(1.0, float(self._loss.get_delta_for_epsilon(epsilon)) + self._rounding)
 
+    def deltas(self, rising: Orders) -> Orders:
+        found: Orders = self._loss.get_delta_for_epsilon(rising)
+        # It is a difference of running sums of up to a million numbers, and may lose so many digits.
+        return np.minimum(1.0, found * (1 + _CANCELLED) + self._rounding)
+
 
 def change_over_noise(event: GaussianEvent | SampledGaussianEvent) -> float:
     """Change between neighbours over noise, as if every unit took part."""
@@ -191,7 +203,8 @@ def _interval(parts: Parts) -> float:
     So many events with small losses need a fine grid, and a few with large ones do with a coarse one.
     """
     spread = sqrt(loss_variance(parts) / sum(parts.values()))
-    return min(_COARSEST, max(_FINENESS * spread, max(map(_largest_loss, parts)) / _POINTS))
+    needed = max(_FINENESS * spread, max(map(_largest_loss, parts)) / _POINTS)
+    return min(_COARSEST, needed or _COARSEST)  # nothing is needed where losses are zero or infinite
 
 
 def loss_variance(parts: Parts) -> float:
@@ -280,7 +293,7 @@ def _response_loss(event: PureEvent | ApproximateEvent, interval: float) -> Any:
 # -- Renyi divergences ----------------------------------------------------------------------------
 
 
-class RenyiCurve:
+class RenyiCurve(Curve):
     """Renyi divergences of many orders, which add up (Mironov 2017).
 
     Turned into epsilon and delta by Canonne, Kamath and Steinke (2020), Proposition 12.

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import expm1, inf
+from math import expm1
 from typing import Any
 
 from sfumato.errors import SettingError
 
 MOST_REPETITIONS = 500  # more on average than anybody would run
+_LEAST, _MOST = 1e-60, 1e60  # numbers of an event: their squares and sums have to be numbers too
+_MOST_TIMES = 10**12  # that an event is repeated
+_DEEPEST = 50  # compositions of compositions in a record
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class GaussianEvent:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _check(0 < self.noise_multiplier < inf, self)
+        _check(_LEAST <= float(self.noise_multiplier) <= _MOST, self)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class LaplaceEvent:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _check(0 < self.noise_multiplier < inf, self)
+        _check(_LEAST <= float(self.noise_multiplier) <= _MOST, self)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class PureEvent:
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check(0 <= self.epsilon < inf, self)
+        _check(0 <= float(self.epsilon) <= _MOST, self)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class ApproximateEvent:
     delta: float
 
     def __post_init__(self) -> None:
-        _check(0 <= self.epsilon < inf and 0 <= self.delta < 1, self)
+        _check(0 <= float(self.epsilon) <= _MOST and 0 <= self.delta < 1, self)
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ZCDPEvent:
     rho: float
 
     def __post_init__(self) -> None:
-        _check(0 <= self.rho < inf, self)
+        _check(0 <= float(self.rho) <= _MOST, self)
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ class SampledGaussianEvent:
     replaces: bool
 
     def __post_init__(self) -> None:
-        _check(0 < self.noise_multiplier < inf, self)
-        _check(0 < self.rate <= 1 and self.replaces in (False, True), self)
+        _check(_LEAST <= float(self.noise_multiplier) <= _MOST, self)
+        _check(_LEAST <= float(self.rate) <= 1 and self.replaces in (False, True), self)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class RepeatAndSelect:
     rate: float
 
     def __post_init__(self) -> None:
-        _check(len(self.events) > 0 and 0 < self.rate <= MOST_REPETITIONS, self)
+        _check(len(self.events) > 0 and _LEAST <= float(self.rate) <= MOST_REPETITIONS, self)
         for event in self.events:  # neither has divergences that a bound could be made from
             inner = [part for part, _ in flattened(event)]
             _check(not any(isinstance(part, ApproximateEvent | RepeatAndSelect) for part in inner), self)
@@ -116,7 +119,7 @@ class Repeated:
     times: int
 
     def __post_init__(self) -> None:
-        _check(0 <= self.times < inf and int(self.times) == self.times, self)
+        _check(0 <= self.times <= _MOST_TIMES and int(self.times) == self.times, self)
 
 
 @dataclass(frozen=True)
@@ -175,20 +178,40 @@ def event_to_json(event: Event) -> Any:
     return {"kind": type(event).__name__, **asdict(event)}
 
 
-def event_from_json(data: Any) -> Event:
-    """The inverse of :func:`event_to_json`."""
+def event_from_json(data: Any, depth: int = 0) -> Event:
+    """The inverse of :func:`event_to_json`; whatever else it is given is an error in words."""
     try:
-        rest = {key: value for key, value in data.items() if key != "kind"}
-        if data["kind"] == "Composed":
-            return Composed(tuple(event_from_json(part) for part in rest["events"]))
-        if data["kind"] == "Repeated":
-            return Repeated(event_from_json(rest["event"]), rest["times"])
-        if data["kind"] == "RepeatAndSelect":
-            return RepeatAndSelect(tuple(event_from_json(part) for part in rest["events"]), rest["rate"])
-        event: Event = _KINDS[data["kind"]](**rest)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise SettingError(f"not a record of a private event: {data!r}") from error
+        _check(depth < _DEEPEST, "compositions within compositions without end")
+        kind, rest = data["kind"], {key: value for key, value in data.items() if key != "kind"}
+        if kind == "Composed":
+            return Composed(_inner(rest, depth))
+        if kind == "Repeated":
+            return Repeated(event_from_json(rest["event"], depth + 1), _whole(rest["times"]))
+        if kind == "RepeatAndSelect":
+            return RepeatAndSelect(_inner(rest, depth), _number(rest["rate"]))
+        numbers = {key: value if key == "replaces" else _number(value) for key, value in rest.items()}
+        event: Event = _KINDS[kind](**numbers)
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
+        raise SettingError(f"not a record of a private event: {str(data)[:200]}") from error
     return event
+
+
+def _inner(record: dict[str, Any], depth: int) -> tuple[Event, ...]:
+    return tuple(event_from_json(part, depth + 1) for part in record["events"])
+
+
+def _whole(value: Any) -> int:
+    number = _number(value)
+    if int(number) != number:
+        raise TypeError(f"not a whole number: {value!r}")
+    return int(number)
+
+
+def _number(value: Any) -> float:
+    """A number of a record, as a float: whole numbers may be larger than any of these."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"not a number: {value!r}")
+    return float(value)
 
 
 def _check(holds: bool, event: object) -> None:

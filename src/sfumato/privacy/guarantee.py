@@ -33,7 +33,9 @@ class Guarantee:
     seeded : whether the noise can be repeated by whoever knows the seed.
     warnings : what makes the promise worth little, where something does: a huge epsilon, few levels.
     fits, total_epsilon : of the ledger, this fit included; None without a ledger. The total is also
-        None where some of the fits were only claimed to be private, or seeded.
+        None where some of the fits were only claimed to be private, or seeded. It is for fits that
+        were planned in advance; ``odometer_epsilon`` holds whatever they were planned by, and so does
+        ``ledger_limit``, where the ledger was begun with one.
     """
 
     epsilon: float
@@ -54,6 +56,8 @@ class Guarantee:
     ledger: str | None = None
     fits: int | None = None
     total_epsilon: float | None = None
+    odometer_epsilon: float | None = None
+    ledger_limit: str | None = None
     tuning: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -159,4 +163,9 @@ class Guarantee:
         if self.total_epsilon is None:
             return f"{self.ledger}: {self.fits} fits, some only claimed or seeded: no total can be given"
         spent = f"epsilon {rounded_up(self.total_epsilon)} at delta {rounded_up(self.delta, 3)}"
+        if self.odometer_epsilon is not None:
+            odometer = rounded_up(self.odometer_epsilon)
+            spent += f" if planned in advance, {odometer} if by each other's releases"
+        if self.ledger_limit is not None:
+            spent += f"; whatever they are planned by, they stay within {self.ledger_limit}"
         return f"{self.ledger}: {self.fits} fits, together {spent}"

@@ -4,14 +4,14 @@ A fit reserves all its charges before anything is drawn: where the limit would b
 error and nothing has been spent. Each charge is then recorded (and, in a file, synced to disk) before
 its noise is drawn, and is never taken back: a crash in the middle leaves it standing.
 
-A ledger file is a line of JSON for what it is about, then one line per charge. A last line that was
-cut off was never drawn (the draw waits for the sync), so it does not count; any other damage leaves
-unknown what was spent, and the file is refused. Proof: ``proofs/ledger.md``.
+A ledger file is a line of JSON for what it is about, the filter that keeps its limit included
+(:mod:`sfumato.privacy.filters`), then one line per charge. A last line that was cut off was never
+drawn (the draw waits for the sync), so it does not count; any other damage leaves unknown what was
+spent, and the file is refused. Proof: ``proofs/ledger.md``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,22 +21,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sfumato.errors import SfumatoError
-from sfumato.privacy.accounting import covers, epsilon_of
-from sfumato.privacy.budget import Budget, rounded_up
+from sfumato.errors import BudgetError
+from sfumato.privacy.account import Account, Charged
+from sfumato.privacy.accounting import epsilon_of
+from sfumato.privacy.budget import ZCDP, Budget, rounded_up
 from sfumato.privacy.clip import Clipped
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
+from sfumato.privacy.events import Composed, Event
+from sfumato.privacy.ledger_file import LedgerFile
 from sfumato.privacy.mechanisms import Mechanism, Noisy
 from sfumato.privacy.unit import AnyUnit
 
+__all__ = ["BudgetError", "Charge", "Draw", "Ledger", "Reservation"]
+
 _T = TypeVar("_T")
-_FORMAT = 1
-_MAGIC = b'{"sfumato_ledger"'  # how every ledger file begins
-
-
-class BudgetError(SfumatoError):
-    """A budget that does not cover what was asked for; nothing was drawn."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,7 @@ class Draw:
     def __init__(self, charge: Charge, entropy: Entropy) -> None:
         self.mechanism: Any = charge.mechanism
         self._label, self._entropy = charge.label, entropy
+        self._process = os.getpid()
         self.used = False
 
     def release(self, clipped: Clipped) -> Noisy:
@@ -74,6 +73,7 @@ class Draw:
         return self._entropy
 
     def _use(self) -> None:
+        _check_process(self._process)
         if self.used:
             raise BudgetError(f"{self._label!r} was charged once and cannot be drawn twice")
         self.used = True
@@ -82,23 +82,22 @@ class Draw:
 class Ledger:
     """Charges against one data set, in memory or in a file that later fits continue.
 
-    A file keeps the limit that it was begun with; one without a limit takes the one given here.
+    A ledger that is begun with a limit keeps it whatever its fits are planned by. A file keeps the limit
+    that it was begun with; one without a limit takes the one given here, for fits that were planned in
+    advance.
     """
 
     def __init__(
         self,
         unit: AnyUnit,
-        limit: Budget | None = None,
+        limit: Budget | ZCDP | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         self.unit, self.limit = unit, limit
-        self.events: list[Event] = []
-        self.fits = 0
-        self.doubtful: set[int] = set()  # fits that were only claimed to be private, or seeded
-        self._file = None if path is None else _File(Path(path))
+        self._file = None if path is None else LedgerFile(path)
         self._reserved = False
-        if self._file is not None and self._file.path.exists():
-            self._read(self._file)
+        self.account = Account(unit.key, limit)
+        self._read()
 
     @property
     def path(self) -> Path | None:
@@ -107,12 +106,29 @@ class Ledger:
     # -- what was spent -----------------------------------------------------------------------
 
     @property
+    def events(self) -> list[Event]:
+        return self.account.events
+
+    @property
+    def fits(self) -> int:
+        return self.account.fits
+
+    @property
+    def doubtful(self) -> frozenset[int]:
+        """Fits that were only claimed to be private, or seeded."""
+        return self.account.doubtful
+
+    @property
     def spent(self) -> Event:
         return Composed(tuple(self.events))
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon at delta of everything charged so far."""
-        return epsilon_of(self.spent, delta)
+        """Epsilon at delta of everything charged so far, if it was planned in advance."""
+        return self.account.epsilon(delta)
+
+    def odometer(self, delta: float) -> float:
+        """Epsilon at delta of everything charged so far, whatever it was planned by."""
+        return self.account.odometer(delta)
 
     # -- charging -----------------------------------------------------------------------------
 
@@ -130,13 +146,13 @@ class Ledger:
         self._reserved = True
         try:
             with self._opened() as append:
-                planned = Composed((*self.events, *(charge.mechanism.event for charge in charges)))
-                if self.limit is not None and not covers(self.limit, planned):
-                    raise BudgetError(self._refusal(self.limit, planned))
-                self.fits += 1
-                if not (proven and entropy.exact):
-                    self.doubtful.add(self.fits)
-                reservation = Reservation(charges, entropy, self._recorder(append))
+                costs = self._admitted([charge.mechanism.event for charge in charges], append)
+                number, doubtful = self.fits + 1, not (proven and entropy.exact)
+                planned = [
+                    Charged(number, charge.label, charge.mechanism.event, doubtful, cost)
+                    for charge, cost in zip(charges, costs, strict=True)
+                ]
+                reservation = Reservation(charges, entropy, self._recorder(planned, append))
                 try:
                     yield reservation
                 finally:
@@ -144,21 +160,44 @@ class Ledger:
         finally:
             self._reserved = False
 
-    def _refusal(self, limit: Budget, planned: Event) -> str:
-        where = f" of {self.path}" if self.path else ""
+    def _admitted(self, events: list[Event], append: Callable[[dict[str, Any]], None]) -> list[float]:
+        """What each draw costs, if all of them stay within the limit; a new file then has its header."""
+        begun = self.account.begun(events)
+        costs = begun.admits(events)
+        # A limit that this file was not begun with is kept for fits that were planned in advance.
+        if costs is None or (begun.limit is None and not begun.sum_within(self.limit, events)):
+            raise BudgetError(self._refusal(events, begun))
+        if begun is not self.account:
+            append(begun.header())
+            if self._file is not None:
+                self._file.sync_folder()
+            self.account = begun
+        return costs
+
+    def _refusal(self, events: list[Event], begun: Account) -> str:
+        where, limit = f" of {self.path}" if self.path else "", self.limit
+        delta = limit.delta if isinstance(limit, Budget) else begun.usual_delta
+        planned = epsilon_of(Composed((*self.events, *events)), delta)
+        filtered = ""
+        if begun.limit is not None and begun.filter is not None:
+            takes = begun.share_of(events)
+            filtered = f" ({begun.left:.3g} of the limit is left, and it takes {takes:.3g})"
         return (
             f"the budget{where} is {limit}; {self.fits} earlier fits have spent epsilon "
-            f"{rounded_up(self.epsilon(limit.delta))}, and with this one it would be "
-            f"{rounded_up(epsilon_of(planned, limit.delta))}. Nothing was drawn: use a smaller epsilon, "
-            "or a ledger with a larger limit"
+            f"{rounded_up(self.epsilon(delta))}, and with this one it would be {rounded_up(planned)}"
+            f"{filtered}. Nothing was drawn: use a smaller epsilon, or a ledger with a larger limit"
         )
 
-    def _recorder(self, append: Callable[[dict[str, Any]], None]) -> Callable[[Charge], None]:
-        def record(charge: Charge) -> None:
-            event = charge.mechanism.event
-            line = {"fit": self.fits, "label": charge.label, "event": event_to_json(event)}
-            append({**line, "doubtful": self.fits in self.doubtful})
-            self.events.append(event)
+    def _recorder(
+        self, planned: list[Charged], append: Callable[[dict[str, Any]], None]
+    ) -> Callable[[Charge], None]:
+        """Records the planned charges one after the other."""
+        left = iter(planned)
+
+        def record(_charge: Charge) -> None:
+            charged = next(left)
+            append(charged.to_json(self.account.format))
+            self.account = self.account.charged(charged)
 
         return record
 
@@ -171,44 +210,27 @@ class Ledger:
             yield lambda _record: None
             return
         with self._file.locked():
-            if not self._read(self._file):  # again: another process may have charged since
-                limit = None if self.limit is None else [self.limit.epsilon, self.limit.delta]
-                self._file.append({"sfumato_ledger": _FORMAT, "unit": self.unit.key, "limit": limit})
-                self._file.sync_folder()
+            self._read()  # again: another process may have charged since
             yield self._file.append
 
-    def _read(self, file: _File) -> bool:
-        """Take over what the file says; False where nothing has been written to it yet."""
-        try:
-            records = file.records()
-            if not records:
-                return False
-            header, *charges = records
-            version, unit, limit = header["sfumato_ledger"], header["unit"], header["limit"]
-            kept = None if limit is None else Budget(*limit)
-            events = [event_from_json(charge["event"]) for charge in charges]
-            fits = max((int(charge["fit"]) for charge in charges), default=0)
-            doubtful = {int(charge["fit"]) for charge in charges if charge["doubtful"]}
-        except (KeyError, TypeError, ValueError) as error:
+    def _read(self) -> None:
+        """Take over what the file says, if anything has been written to it yet."""
+        account = None if self._file is None else Account.of(self._file)
+        if account is None:
+            return
+        if account.unit != self.unit.key:
             raise BudgetError(
-                f"{file.path} is not a ledger, or is damaged: {error}. What was spent is unknown, so "
-                "nothing more can be charged to it"
-            ) from error
-        if version != _FORMAT:
-            raise BudgetError(f"{file.path} is a ledger of version {version}, this is {_FORMAT}")
-        if unit != self.unit.key:
-            raise BudgetError(
-                f"{file.path} protects {unit!r}, this fit {self.unit.key!r}: they cannot add up"
+                f"{self.path} protects {account.unit!r}, this fit {self.unit.key!r}: they cannot add up"
             )
-        if kept is not None and self.limit not in (None, kept):
-            raise BudgetError(f"the limit of {file.path} is {kept}; it cannot become {self.limit}")
-        self.limit, self.events, self.fits = kept or self.limit, events, fits
-        self.doubtful = doubtful
-        return True
+        if account.limit is not None and self.limit not in (None, account.limit):
+            raise BudgetError(
+                f"the limit of {self.path} is {account.limit}; it cannot become {self.limit}"
+            )
+        self.limit, self.account = account.limit or self.limit, account
 
 
 class Reservation:
-    """The charges of one fit, in the order in which they are to be drawn."""
+    """The charges of one fit, in the order in which they are to be drawn, by this process alone."""
 
     def __init__(
         self, charges: Sequence[Charge], entropy: Entropy, record: Callable[[Charge], None]
@@ -216,9 +238,11 @@ class Reservation:
         self._entropy, self._record = entropy, record
         self._left = list(reversed(charges))
         self._closed = False
+        self._process = os.getpid()
 
     def ask(self, question: Callable[[Draw], _T]) -> _T:
         """Charge the next draw, then put the question to the data with the right to draw it."""
+        _check_process(self._process)
         if self._closed:
             raise BudgetError("this reservation has ended")
         if not self._left:
@@ -235,68 +259,7 @@ class Reservation:
         self._closed = True
 
 
-class _File:
-    """Lines of JSON that are only ever appended to."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = -1
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Open for appending, to this process alone; a cut-off last line is removed."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        self._descriptor = os.open(self.path, flags, 0o666)
-        try:
-            _lock(self._descriptor, self.path)
-            lines, cut_off = self._content()
-            if cut_off:
-                os.ftruncate(self._descriptor, len(lines))
-            elif lines and not lines.endswith(b"\n"):
-                os.write(self._descriptor, b"\n")
-            yield
-        finally:
-            os.close(self._descriptor)
-
-    def records(self) -> list[Any]:
-        """The header and the charges; nothing if the header does not stand yet."""
-        return [json.loads(line) for line in self._content()[0].decode("utf-8").splitlines()]
-
-    def append(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record, default=lambda number: number.item()).encode("utf-8") + b"\n"
-        if os.write(self._descriptor, line) != len(line):
-            raise OSError(f"{self.path} could not be written; is the disk full?")
-        os.fsync(self._descriptor)
-
-    def sync_folder(self) -> None:
-        """Make a new file's name as lasting as its content."""
-        if os.name == "posix":
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
-
-    def _content(self) -> tuple[bytes, bytes]:
-        """Whole lines, and what is left of a last one that was cut off."""
-        content = self.path.read_bytes()
-        if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
-            raise BudgetError(f"{self.path} is not a ledger; it was left as it is")
-        end = content.rfind(b"\n") + 1
-        lines, last = content[:end], content[end:]
-        try:
-            json.loads(last)
-        except ValueError:
-            return lines, last
-        return content, b""  # a whole record that lost its line end: it may have been drawn
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    """Keep other processes from charging to the same file at the same time."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise BudgetError(f"{path} is in use by another fit; try again when it has ended") from error
+def _check_process(reserved_by: int) -> None:
+    """What was reserved once is drawn once: not again by a process that was forked in between."""
+    if os.getpid() != reserved_by:
+        raise BudgetError("this draw was reserved by another process, which alone can make it")

@@ -1,7 +1,7 @@
 """The way of a private fit: what is admitted, charged, kept and released."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 
 import sfumato as sf
 from sfumato.fit.admit import admit
+from sfumato.fit.methods import open_ledger
 from sfumato.privacy.clip import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Charge
@@ -315,6 +316,80 @@ def test_a_ledger_adds_up_over_fits_and_a_limit_ends_it(tmp_path):
     with pytest.raises(sf.BudgetError, match="Nothing was drawn"):
         fitted(epsilon=1.5, ledger=path)
     assert path.read_text() == before
+
+
+def test_what_fits_add_up_to_is_assumed_or_kept_by_the_limit(tmp_path):
+    assumed = "the fits of this ledger were planned without looking at each other's releases"
+    alone, both = (fitted(ledger=tmp_path / "open", seed=None).guarantee_ for _ in range(2))
+    assert assumed not in alone.assumptions
+    assert alone.odometer_epsilon is None
+    assert both.assumptions[-1] == assumed
+    assert json.loads(json.dumps(both.to_json()))["assumptions"][-1] == assumed
+    assert both.total_epsilon < both.odometer_epsilon
+    text = " ".join(str(both).split())
+    assert f"{both.odometer_epsilon:.4g} if by each other's releases" in text
+    assert assumed in text
+    limited = {"ledger": tmp_path / "limited", "limit": sf.Budget(2.0, 1e-6), "seed": None}
+    alone, both = (fitted(**limited).guarantee_ for _ in range(2))
+    assert assumed not in both.assumptions
+    assert both.ledger_limit == "epsilon 2, delta 1e-06"
+    assert "whatever they are planned by, they stay within epsilon 2" in " ".join(str(both).split())
+    assert sf.Guarantee.from_json(json.loads(json.dumps(both.to_json()))) == both
+
+
+def test_one_fit_may_spend_all_of_a_ledgers_limit(tmp_path):
+    exact = {"ledger": tmp_path / "ledger", "limit": sf.Budget(1.0, 1e-6), "seed": None}
+    assert fitted(**exact).guarantee_.epsilon <= 1.0
+    with pytest.raises(sf.BudgetError, match="Nothing was drawn"):
+        fitted(**{**exact, "epsilon": 0.1})
+
+
+@dataclass(frozen=True)
+class Quiet(NoisyMeans):
+    """Sums that cost a multiple of what its name and settings show."""
+
+    times: int = field(default=1, repr=False, compare=False)
+
+    def charges(self, shape):
+        return tuple(Charge("sum", Gaussian(self.noise / self.times)) for _ in super().charges(shape))
+
+
+@dataclass(frozen=True)
+class Fickle(NoisyMeans):
+    """One that charges more each time it is asked."""
+
+    calls: list = field(default_factory=list, repr=False, compare=False)
+
+    def charges(self, shape):
+        self.calls.append(None)
+        noise = self.noise / (1 + 0.01 * len(self.calls))
+        return tuple(Charge("sum", Gaussian(noise)) for _ in super().charges(shape))
+
+
+@pytest.mark.parametrize("asked", [{}, {"epsilon": None, "delta": 0.0, "rho": 0.02}])
+def test_noise_is_sized_by_what_is_charged_and_not_by_a_name(asked, tmp_path):
+    for times in (1, 10):
+        for where in ({}, {"ledger": tmp_path / f"ledger{times}"}):
+            solver = Quiet(times=times)
+            promised = fitted(method=solver, **asked, **where).guarantee_
+            assert promised.epsilon <= 1.0 or promised.rho <= 0.02
+            assert promised.epsilon > 0.5
+
+
+def test_a_solver_that_charges_more_than_it_said_is_refused(tmp_path):
+    for asked in ({}, {"epsilon": None, "delta": 0.0, "rho": 0.02}):
+        with pytest.raises(sf.BudgetError, match="not within"):
+            fitted(method=Fickle(), ledger=tmp_path / "ledger", **asked)
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_without_a_file_the_budget_is_the_limit():
+    ledger = open_ledger(privacy(epsilon=None, delta=0.0, rho=0.02), sf.Entry())
+    assert ledger.limit == sf.ZCDP(0.02)
+    with pytest.raises(sf.BudgetError, match="Nothing was drawn"):
+        ledger.reserve([Charge("sum", Gaussian(4.9))], Entropy(None)).__enter__()
+    with ledger.reserve([Charge("sum", Gaussian(5.0))], Entropy(None)):
+        pass
 
 
 def test_a_total_with_seeded_or_claimed_fits_in_it_is_not_given(tmp_path):

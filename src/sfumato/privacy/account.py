@@ -1,0 +1,333 @@
+"""What a ledger holds: the charges of all fits, what they add up to, and what is left."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil, floor, fsum, inf, isfinite, log10
+from typing import Any
+
+from sfumato.errors import BudgetError, SettingError
+from sfumato.privacy.accounting import covers, epsilon_of
+from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
+from sfumato.privacy.filters import Filter
+from sfumato.privacy.ledger_file import LedgerFile, damaged
+
+FORMAT = 2  # 1 had no filter: its sums hold for fits that were planned in advance
+_USUAL_DELTA = 1e-6  # at which a ledger without a limit is told
+ASSUMED = "the fits of this ledger were planned without looking at each other's releases"
+
+
+@dataclass(frozen=True)
+class Charged:
+    """One charge that stands; ``cost`` is what it takes of the filter."""
+
+    fit: int
+    label: str
+    event: Event
+    doubtful: bool
+    cost: float = 0.0
+
+    def to_json(self, format: int) -> dict[str, Any]:
+        line = {"fit": self.fit, "label": self.label, "event": event_to_json(self.event)}
+        line["doubtful"] = self.doubtful
+        return line if format == 1 else {**line, "cost": _finite_or_none(self.cost)}
+
+    @classmethod
+    def from_json(cls, line: Any, format: int) -> Charged:
+        fit, label, doubtful = line["fit"], line["label"], line["doubtful"]
+        if type(fit) is not int or not 0 < fit < 2**53 or not isinstance(label, str):
+            raise SettingError(f"not a charge: fit {fit!r}, label {label!r}")
+        if not isinstance(doubtful, bool):
+            raise SettingError(f"a charge is doubtful or not, got {doubtful!r}")
+        cost = 0.0 if format == 1 else _number_or_inf(line["cost"])
+        return cls(fit, label, event_from_json(line["event"]), doubtful, cost)
+
+
+@dataclass(frozen=True)
+class Account:
+    """A ledger as it stands, of a file or in memory.
+
+    Parameters
+    ----------
+    unit : key of what all its fits protect.
+    limit : what they may spend together; None where there is none.
+    filter : how that is kept, fixed by the first fit; None before it, and in files of version 1.
+    charges : what was charged, in order.
+    """
+
+    unit: str
+    limit: Budget | ZCDP | None = None
+    filter: Filter | None = None
+    format: int = FORMAT
+    charges: tuple[Charged, ...] = ()
+    name: str | None = field(default=None, compare=False)
+
+    # -- what was spent -----------------------------------------------------------------------
+
+    @cached_property
+    def events(self) -> list[Event]:
+        return [charge.event for charge in self.charges]
+
+    @cached_property
+    def fits(self) -> int:
+        return max((charge.fit for charge in self.charges), default=0)
+
+    @cached_property
+    def doubtful(self) -> frozenset[int]:
+        """Fits that were only claimed to be private, or seeded."""
+        return frozenset(charge.fit for charge in self.charges if charge.doubtful)
+
+    @cached_property
+    def spent(self) -> float:
+        """Of the filter; infinite where one fit took all of it."""
+        return fsum(charge.cost for charge in self.charges)
+
+    def epsilon(self, delta: float) -> float:
+        """Epsilon at delta of everything charged, if it was planned in advance."""
+        return epsilon_of(Composed(tuple(self.events)), delta)
+
+    def odometer(self, delta: float) -> float:
+        """The same whatever the fits were planned by; infinite where nothing is known of that."""
+        pure = self.epsilon(0.0)
+        if self.filter is None:
+            return pure
+        if self.spent == inf:  # one fit, checked against the limit as a whole
+            limit = self.limit
+            return limit.epsilon if isinstance(limit, Budget) and delta >= limit.delta else pure
+        return min(pure, self.filter.odometer(self.spent, delta))
+
+    def telling_odometer(self, delta: float) -> float | None:
+        """The odometer, where it says more than the limit does."""
+        limit, most = self.limit, inf
+        if isinstance(limit, Budget) and self.kept and delta >= limit.delta:
+            most = limit.epsilon
+        odometer = inf if self.doubtful else self.odometer(delta)
+        return odometer if odometer < most else None
+
+    @property
+    def left(self) -> float:
+        """Share of the limit that is left; by the filter, or in files of version 1 by the sum."""
+        if self.limit is None:
+            return inf
+        if self.filter is not None:
+            return max(0.0, 1 - self.spent / self.filter.total)
+        if isinstance(self.limit, ZCDP) or not self.charges:
+            return 1.0
+        return max(0.0, 1 - self.epsilon(self.limit.delta) / self.limit.epsilon)
+
+    @property
+    def kept(self) -> bool:
+        """Whether all fits stay within the limit, whatever they are planned by."""
+        return self.limit is not None and self.format == FORMAT and not self.doubtful
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What has to be true for the sum of the fits to hold."""
+        return (ASSUMED,) if self.fits > 1 and not self.kept else ()
+
+    # -- what more may be spent ---------------------------------------------------------------
+
+    def begun(self, events: Sequence[Event]) -> Account:
+        """The same with the filter that the first fit fixes."""
+        if self.filter is not None or self.format < FORMAT:
+            return self
+        return replace(self, filter=Filter.within(self.limit, events))
+
+    def admits(self, events: Sequence[Event]) -> list[float] | None:
+        """What the draws of a next fit cost; None where the limit would be passed."""
+        if self.filter is None:
+            return [0.0] * len(events) if self.sum_within(self.limit, events) else None
+        costs = self.filter.costs(events, self.fits + 1)
+        if self.filter.allows(self.spent + fsum(costs)):
+            return costs
+        # Before the first draw nothing was released: one fit may take all, and none comes after it.
+        if not self.charges and self.sum_within(self.limit, events):
+            return [inf, *[0.0] * (len(events) - 1)]
+        return None
+
+    def share_of(self, events: Sequence[Event]) -> float:
+        """The part of the limit that a next fit takes, by the filter."""
+        kept = self.filter
+        return inf if kept is None else fsum(kept.costs(events, self.fits + 1)) / kept.total
+
+    def sum_within(self, limit: Budget | ZCDP | None, events: Sequence[Event]) -> bool:
+        """Whether these and all before, planned in advance, stay within a limit."""
+        return limit is None or covers(limit, Composed((*self.events, *events)))
+
+    def charged(self, charge: Charged) -> Account:
+        return replace(self, charges=(*self.charges, charge))
+
+    # -- as lines of a file -------------------------------------------------------------------
+
+    def header(self) -> dict[str, Any]:
+        kept = self.filter
+        assert kept is not None
+        return {
+            "sfumato_ledger": self.format,
+            "unit": self.unit,
+            "limit": _limit_to_json(self.limit),
+            "filter": {
+                "kind": kept.kind,
+                "total": _finite_or_none(kept.total),
+                "slack": kept.slack,
+            },
+        }
+
+    @classmethod
+    def of(cls, file: LedgerFile) -> Account | None:
+        """What a file says; None where nothing has been written to it yet."""
+        records = file.records()
+        if not records:
+            return None
+        try:
+            header, *lines = records
+            version = header["sfumato_ledger"]
+            if version not in (1, FORMAT):
+                raise BudgetError(
+                    f"{file.path} is a ledger of version {version}, and this reads up to {FORMAT}"
+                )
+            unit, limit = header["unit"], _limit_from_json(header["limit"])
+            if not isinstance(unit, str):
+                raise SettingError(f"the unit is a word, got {unit!r}")
+            kept = None if version == 1 else _filter_from_json(header["filter"])
+            charges = tuple(Charged.from_json(line, version) for line in lines)
+        except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise damaged(file.path, error) from error
+        return cls(unit, limit, kept, version, charges, file.path.name)
+
+    # -- in words and JSON --------------------------------------------------------------------
+
+    @property
+    def usual_delta(self) -> float:
+        """The delta at which to tell what was spent."""
+        if isinstance(self.limit, Budget):
+            return self.limit.delta
+        return _USUAL_DELTA
+
+    def to_json(self, delta: float | None = None) -> dict[str, Any]:
+        at = self.usual_delta if delta is None else delta
+        fits = [
+            {
+                "fit": number,
+                "draws": len(charges),
+                "labels": dict(Counter(charge.label for charge in charges)),
+                "epsilon": _finite_or_none(epsilon_of(Composed(tuple(c.event for c in charges)), at)),
+                "doubtful": charges[0].doubtful,
+            }
+            for number, charges in self._by_fit().items()
+        ]
+        kept = self.filter
+        return {
+            "unit": self.unit,
+            "delta": at,
+            "fits": fits,
+            "total_epsilon": None if self.doubtful else _finite_or_none(self.epsilon(at)),
+            "odometer_epsilon": self.telling_odometer(at),
+            "limit": _limit_to_json(self.limit),
+            "limit_proven": self.kept,
+            "filter": None if kept is None else kept.kind,
+            "left": _finite_or_none(self.left),
+            "assumptions": list(self.assumptions),
+        }
+
+    def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, delta: float | None = None) -> str:
+        """What was spent by which fits, and what is left."""
+        told = self.to_json(delta)
+        at = f"at delta {told['delta']:.3g}" if told["delta"] else "(pure)"
+        lines = [f"{self.name or 'ledger'}: {self.fits} fits, protects {self.unit}"]
+        for fit in told["fits"]:
+            what = ", ".join(f"{times} x {label}" for label, times in fit["labels"].items())
+            doubt = "; only claimed, or seeded" if fit["doubtful"] else ""
+            lines.append(f"  fit {fit['fit']}: epsilon {rounded_up(fit['epsilon'])} {at}; {what}{doubt}")
+        if self.doubtful:
+            lines.append("together: no total, since some fits are only claimed to be private, or seeded")
+        elif self.charges:
+            odometer = told["odometer_epsilon"]
+            most = f"epsilon {rounded_up(odometer)} {at}"
+            if odometer is None and self.kept:
+                most = "within the limit"
+            lines += [
+                f"together, if planned in advance: epsilon {rounded_up(told['total_epsilon'])} {at}",
+                f"together, whatever they were planned by: {most}",
+            ]
+        lines += [*self._limit_in_words(), *(f"assumes: {line}" for line in told["assumptions"])]
+        return "\n".join(lines)
+
+    def _limit_in_words(self) -> list[str]:
+        if self.limit is None:
+            return ["limit: none"]
+        holds = "for fits that were planned in advance"
+        if self.kept:
+            holds = "whatever the fits are planned by"
+        elif self.doubtful:
+            holds = "but for the fits that are only claimed to be private, or seeded"
+        lines = [f"limit: {self.limit}, proven {holds}; {floor(1000 * self.left) / 10:g}% is left"]
+        if self.filter is not None and self.left > 0 and isinstance(self.limit, Budget):
+            most = self.filter.largest_fit(self.spent, self.fits + 1, self.limit.delta)
+            law = "pure noise" if self.filter.kind == "epsilon" else "Gaussian noise"
+            lines.append(f"a next fit of {law} may have epsilon {floor(1e4 * most) / 1e4:g}")
+        return lines
+
+    def _by_fit(self) -> dict[int, list[Charged]]:
+        fits: dict[int, list[Charged]] = {}
+        for charge in self.charges:
+            fits.setdefault(charge.fit, []).append(charge)
+        return fits
+
+
+def read_ledger(path: str | os.PathLike[str]) -> Account:
+    """What the file of a ledger says: which fits spent what, and what is left of its limit."""
+    file = LedgerFile(path)
+    account = Account.of(file)
+    if account is None:
+        raise BudgetError(f"there is no ledger {os.fspath(path)!r}, or nothing was charged to it yet")
+    return account
+
+
+def rounded_up(epsilon: float | None) -> str:
+    """Four digits that promise no more than is true."""
+    if epsilon is None:
+        return "without bound"
+    if epsilon == 0:
+        return "0"
+    digits = 10.0 ** (3 - floor(log10(epsilon)))
+    return f"{ceil(epsilon * digits - 1e-9) / digits:.4g}"
+
+
+def _finite_or_none(number: float) -> float | None:
+    return number if isfinite(number) else None
+
+
+def _number_or_inf(value: Any) -> float:
+    """A number that is not negative; null stands for an infinite one."""
+    if value is None:
+        return inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= float(value) < inf:
+        raise SettingError(f"not a number from zero on: {value!r}")
+    return float(value)
+
+
+def _limit_to_json(limit: Budget | ZCDP | None) -> list[float] | None:
+    if limit is None:
+        return None
+    return [limit.rho] if isinstance(limit, ZCDP) else [limit.epsilon, limit.delta]
+
+
+def _limit_from_json(limit: Any) -> Budget | ZCDP | None:
+    """Epsilon and delta, or rho alone."""
+    if limit is None:
+        return None
+    numbers = [_number_or_inf(number) for number in limit]
+    return ZCDP(*numbers) if len(numbers) == 1 else Budget(*numbers)
+
+
+def _filter_from_json(data: Any) -> Filter:
+    return Filter(data["kind"], _number_or_inf(data["total"]), _number_or_inf(data["slack"]))
