@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, floor, fsum, inf, isfinite, log10
+from math import floor, fsum, inf, isfinite
 from typing import Any
 
 from sfumato.errors import BudgetError, SettingError
 from sfumato.privacy.accounting import covers, epsilon_of
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budget import ZCDP, Budget, rounded_up
 from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
 from sfumato.privacy.filters import Filter
 from sfumato.privacy.ledger_file import LedgerFile, damaged
@@ -241,21 +241,21 @@ class Account:
     def in_words(self, delta: float | None = None) -> str:
         """What was spent by which fits, and what is left."""
         told = self.to_json(delta)
-        at = f"at delta {told['delta']:.3g}" if told["delta"] else "(pure)"
+        at = f"at delta {rounded_up(told['delta'], 3)}" if told["delta"] else "(pure)"
         lines = [f"{self.name or 'ledger'}: {self.fits} fits, protects {self.unit}"]
         for fit in told["fits"]:
             what = ", ".join(f"{times} x {label}" for label, times in fit["labels"].items())
             doubt = "; only claimed, or seeded" if fit["doubtful"] else ""
-            lines.append(f"  fit {fit['fit']}: epsilon {rounded_up(fit['epsilon'])} {at}; {what}{doubt}")
+            lines.append(f"  fit {fit['fit']}: epsilon {_told(fit['epsilon'])} {at}; {what}{doubt}")
         if self.doubtful:
             lines.append("together: no total, since some fits are only claimed to be private, or seeded")
         elif self.charges:
             odometer = told["odometer_epsilon"]
-            most = f"epsilon {rounded_up(odometer)} {at}"
+            most = f"epsilon {_told(odometer)} {at}"
             if odometer is None and self.kept:
                 most = "within the limit"
             lines += [
-                f"together, if planned in advance: epsilon {rounded_up(told['total_epsilon'])} {at}",
+                f"together, if planned in advance: epsilon {_told(told['total_epsilon'])} {at}",
                 f"together, whatever they were planned by: {most}",
             ]
         lines += [*self._limit_in_words(), *(f"assumes: {line}" for line in told["assumptions"])]
@@ -292,14 +292,9 @@ def read_ledger(path: str | os.PathLike[str]) -> Account:
     return account
 
 
-def rounded_up(epsilon: float | None) -> str:
-    """Four digits that promise no more than is true."""
-    if epsilon is None:
-        return "without bound"
-    if epsilon == 0:
-        return "0"
-    digits = 10.0 ** (3 - floor(log10(epsilon)))
-    return f"{ceil(epsilon * digits - 1e-9) / digits:.4g}"
+def _told(epsilon: float | None) -> str:
+    """An epsilon in words; none stands for one without a bound."""
+    return "without bound" if epsilon is None else rounded_up(epsilon)
 
 
 def _finite_or_none(number: float) -> float | None:
