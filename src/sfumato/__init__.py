@@ -31,9 +31,12 @@ if TYPE_CHECKING:
         DataError,
         ModelFileError,
         NotFittedError,
+        OldFormatWarning,
         ReleaseError,
+        SaveError,
         SettingError,
         SfumatoError,
+        SignatureError,
         UnknownLabelError,
     )
     from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
         SequentialSGD,
         Variational,
     )
+    from sfumato.store import new_key, sign, verify
     from sfumato.tuning import PrivateSearch
 
 __version__ = "0.1.0"
@@ -92,6 +96,7 @@ __all__ = [
     "ModelFileError",
     "Multiplicative",
     "NotFittedError",
+    "OldFormatWarning",
     "OneRunAudit",
     "PaperGradient",
     "PaperInput",
@@ -110,9 +115,11 @@ __all__ = [
     "Relations",
     "ReleaseError",
     "Sample",
+    "SaveError",
     "SequentialSGD",
     "SettingError",
     "SfumatoError",
+    "SignatureError",
     "SparseTensor",
     "TensorEntry",
     "TensorEstimator",
@@ -130,10 +137,13 @@ __all__ = [
     "datasets",
     "load",
     "match_components",
+    "new_key",
     "prepare",
     "read",
     "scaling",
+    "sign",
     "synthetic",
+    "verify",
     "write_completed",
     "write_factors",
 ]
@@ -153,9 +163,12 @@ _HOMES = {
         "DataError",
         "ModelFileError",
         "NotFittedError",
+        "OldFormatWarning",
         "ReleaseError",
+        "SaveError",
         "SettingError",
         "SfumatoError",
+        "SignatureError",
         "UnknownLabelError",
     ),
     "sfumato.estimators": ("CP", "Biases", "TensorEstimator", "Tucker", "cross_validate", "load"),
@@ -187,6 +200,7 @@ _HOMES = {
         "SequentialSGD",
         "Variational",
     ),
+    "sfumato.store": ("new_key", "sign", "verify"),
     "sfumato.tuning": ("PrivateSearch",),
 }
 

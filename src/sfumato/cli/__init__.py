@@ -1,19 +1,21 @@
-"""The command line: complete, couple, predict, explain, plan, audit, describe, reproduce, demo.
+"""The command line: complete, couple, predict, explain, sign, verify, plan, audit, describe, reproduce,
+demo.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from sfumato import __version__
-from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show
+from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show, sign
 from sfumato.cli.command import example, repeat_flags
-from sfumato.errors import SfumatoError
+from sfumato.errors import OldFormatWarning, SfumatoError
 
 __all__ = ["app", "main", "repeat_flags"]
 
@@ -23,7 +25,10 @@ INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 class _Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", OldFormatWarning)
+                warnings.showwarning = _say
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the reader, such as `head`, has seen enough; typer ends quietly
         except (SfumatoError, OSError) as error:
@@ -32,6 +37,10 @@ class _Group(TyperGroup):
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
+
+
+def _say(message: Warning | str, *_where: Any, **_how: Any) -> None:
+    typer.echo(f"warning: {message}", err=True)
 
 
 app = typer.Typer(
@@ -69,6 +78,8 @@ for _command in (
     couple.couple,
     predict.predict,
     show.explain,
+    sign.sign,
+    sign.verify,
     plan.plan,
     audit.audit,
     show.describe,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from sfumato.errors import ReleaseError, SettingError
+from sfumato.typed import made_of
 
 _WIDTH = 96
 
@@ -82,15 +84,18 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, data: Any) -> Guarantee:
+        """What :meth:`to_json` gave; every field has to be known, of its type, and possible."""
         try:
-            names = {field.name for field in fields(cls)}
-            lists = {"released", "kept", "assumptions"}
-            given: dict[str, Any] = {
-                k: tuple(v) if k in lists else v for k, v in data.items() if k in names
-            }
-            return cls(**given)
-        except (AttributeError, TypeError) as error:
+            made = made_of(cls, data, "a guarantee")
+        except ValueError as error:
             raise SettingError(f"not a guarantee: {error}") from error
+        amounts = {"epsilon": made.epsilon, "rho": made.rho, "total_epsilon": made.total_epsilon}
+        for name, amount in amounts.items():
+            if amount is not None and not 0 <= amount <= inf:
+                raise SettingError(f"not a guarantee: {name} cannot be {amount}")
+        if not 0 <= made.delta < 1:
+            raise SettingError(f"not a guarantee: delta cannot be {made.delta}")
+        return made
 
     # -- in words ---------------------------------------------------------------------------------
 
