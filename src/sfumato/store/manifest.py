@@ -18,15 +18,10 @@ from typing import Any
 
 from sfumato.errors import ModelFileError, OldFormatWarning
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.store.names import (
-    GUARANTEE_JSON,
-    JSON,
-    MANIFEST,
-    TENSORS,
-    UNLISTED,
-)
+from sfumato.store.names import GUARANTEE_JSON, JSON, MANIFEST, TENSORS, UNLISTED
 from sfumato.store.reading import SMALL, Array, damage, parse_json, parse_tensors, read_file
 from sfumato.store.replacing import recover
+from sfumato.typed import check_fields
 
 FORMAT = 2
 _WITHOUT_MANIFEST = 1  # the format before
@@ -88,7 +83,8 @@ def read_folder(folder: str | os.PathLike[str]) -> Contents:
     manifest = read_file(path / MANIFEST, SMALL)
     listed = _listed(manifest, path / MANIFEST)
     _check_names(path, names - UNLISTED, set(listed))
-    files = {name: _checked(path / name, **about) for name, about in listed.items()}
+    with damage(path / MANIFEST):
+        files = {name: _checked(path / name, **about) for name, about in listed.items()}
     if parse_description(files[JSON], path)["format"] != FORMAT:
         raise ModelFileError(f"{path} is damaged: {JSON} and {MANIFEST} are of different formats")
     return Contents(path, files, manifest)
@@ -141,10 +137,10 @@ def _listed(manifest: bytes, path: Path) -> dict[str, dict[str, Any]]:
     with damage(path):
         _check_format(whole["format"], path.parent)
         files: dict[str, dict[str, Any]] = whole["files"]
-        if manifest != _written(files) or not all(
-            set(about) == {"size", "sha256"} for about in files.values()
-        ):
+        if manifest != _written(files):
             raise ModelFileError(f"{path} is damaged: it is not as sfumato writes manifests")
+        for name, about in files.items():
+            check_fields(about, {"size": int, "sha256": str}, name)
     return files
 
 
@@ -157,11 +153,11 @@ def _check_names(path: Path, there: set[str], listed: set[str]) -> None:
         )
 
 
-def _checked(path: Path, size: Any, sha256: Any) -> bytes:
-    content = read_file(path)
+def _checked(path: Path, size: int, sha256: str) -> bytes:
+    content = read_file(path, size)
     if len(content) != size:
         raise ModelFileError(
-            f"{path} is cut off or was changed: it has {len(content):,} bytes, not as {MANIFEST} says"
+            f"{path} is cut off: it has {len(content):,} bytes of the {size:,} that {MANIFEST} says"
         )
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ModelFileError(f"{path} was changed: its checksum differs from that in {MANIFEST}")

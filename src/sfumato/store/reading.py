@@ -61,7 +61,9 @@ def _check_regular(status: os.stat_result, path: Path, most: int) -> None:
     if not S_ISREG(status.st_mode):
         raise ModelFileError(f"{path} is not a regular file")
     if status.st_size > most:
-        raise ModelFileError(f"{path} is too large to be read: it has {status.st_size:,} bytes")
+        raise ModelFileError(
+            f"{path} is damaged: it has {status.st_size:,} bytes, more than the {most:,} it can have"
+        )
 
 
 def _memory() -> int:
