@@ -368,8 +368,12 @@ class TensorEstimator(Parametrised, ABC):
             raise SettingError(f"k must be a whole number from 1 on, got {k}")
         if any(np.ndim(label) for label in labels.values()):
             raise SettingError("top takes one label per mode")
+        if not self.modes_[m].size:
+            raise SettingError(f"rows of {mode} stay with their owners: this release has none of them")
         cell = as_columns({**labels, mode: self.modes_[m].label(0)})
-        values = model.along(m, self._locate(cell, "error")[:, 0].tolist())
+        cells = np.repeat(self._locate(cell, "error"), self.modes_[m].size, axis=1)
+        cells[m] = np.arange(self.modes_[m].size)
+        values = self._values(model, cells)
         if self.bounds_ is not None:
             values = np.clip(values, *self.bounds_)
         best = np.argsort(-values, kind="stable")[:k]
