@@ -275,10 +275,14 @@ TEXTS = (edit, edit, edit, edit, edit, flip, cut, splice, strange, crowd, swap)
 NUMBERS = (reshape, reshape, reshape, flip, cut, splice, strange, swap)
 
 
+_READABLE = 1 << 30
+
+
 def damage(random: Random, folder: Path) -> None:
     """Do harm to some files of a folder, and in half of all cases make its manifest right again."""
     for _ in range(random.choice((1, 1, 1, 2))):
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = [path for path in files if 0 < path.stat().st_size < _READABLE]
         if not files:
             return
         file = random.choice(files)
@@ -286,7 +290,7 @@ def damage(random: Random, folder: Path) -> None:
         kinds = NUMBERS if file.suffix == ".safetensors" else TEXTS if is_text else (flip, cut, strange)
         try:
             random.choice(kinds)(random, file)
-        except (ValueError, TypeError, LookupError):  # damaged already: damage it otherwise
+        except (ValueError, TypeError, LookupError, RecursionError):  # damaged already: otherwise then
             flip(random, file)
     if random.random() < 0.5:
         for part in (folder, folder / "release", folder / "owner"):
@@ -296,7 +300,7 @@ def damage(random: Random, folder: Path) -> None:
 
 def seal(folder: Path) -> None:
     listed = [path for path in sorted(folder.iterdir()) if path.name not in UNLISTED]
-    if all(path.is_file() and path.stat().st_size < 1 << 30 for path in listed):
+    if all(path.is_file() and path.stat().st_size < _READABLE for path in listed):
         files = {path.name: path.read_bytes() for path in listed}
         (folder / MANIFEST).write_bytes(manifest_of(files))
 

@@ -32,6 +32,7 @@ from sfumato.privacy.unit import AnyUnit
 
 _T = TypeVar("_T")
 _FORMAT = 1
+_MOST = 1 << 30  # bytes: millions of charges
 _MAGIC = b'{"sfumato_ledger"'  # how every ledger file begins
 
 
@@ -189,7 +190,7 @@ class Ledger:
             events = [event_from_json(charge["event"]) for charge in charges]
             fits = max((int(charge["fit"]) for charge in charges), default=0)
             doubtful = {int(charge["fit"]) for charge in charges if charge["doubtful"]}
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise BudgetError(
                 f"{file.path} is not a ledger, or is damaged: {error}. What was spent is unknown, so "
                 "nothing more can be charged to it"
@@ -278,6 +279,9 @@ class _File:
 
     def _content(self) -> tuple[bytes, bytes]:
         """Whole lines, and what is left of a last one that was cut off."""
+        # A pipe would have to be waited for, and what is larger than memory cannot be read.
+        if not self.path.is_file() or self.path.stat().st_size > _MOST:
+            raise BudgetError(f"{self.path} is not a ledger: it is no file, or too large for one")
         content = self.path.read_bytes()
         if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
             raise BudgetError(f"{self.path} is not a ledger; it was left as it is")
@@ -287,6 +291,8 @@ class _File:
             json.loads(last)
         except ValueError:
             return lines, last
+        except RecursionError as error:
+            raise BudgetError(f"{self.path} is not a ledger, or is damaged: {error}") from error
         return content, b""  # a whole record that lost its line end: it may have been drawn
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from base64 import b64decode, b64encode
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -55,8 +54,8 @@ def sign(folder: _PathLike, key: _PathLike) -> str:
     public = private.public_key().public_bytes_raw()
     signature = {
         "algorithm": _ALGORITHM,
-        "key": b64encode(public).decode(),
-        "signature": b64encode(private.sign(_message(contents))).decode(),
+        "key": public.hex(),
+        "signature": private.sign(_message(contents)).hex(),
     }
     new, text = contents.path / NEW_SIGNATURE, json.dumps(signature, indent=1)
     with suppress(FileNotFoundError):
@@ -150,7 +149,10 @@ def _read_signature(folder: Path) -> _Signature | None:
     with damage(path):
         if found["algorithm"] != _ALGORITHM:
             raise ValueError(f"this version of sfumato knows signatures by {_ALGORITHM} alone")
-        return _Signature(*(b64decode(found[name], validate=True) for name in ("key", "signature")))
+        made = _Signature(*(bytes.fromhex(found[name]) for name in _Signature._fields))
+        if [part.hex() for part in made] != [found[name] for name in _Signature._fields]:
+            raise ValueError("it is not as sfumato writes signatures")
+        return made
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
