@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +55,18 @@ class Contents:
     files: Mapping[str, bytes]
     manifest: bytes | None  # None in the format that had none
 
-    @property
+    @cached_property
     def description(self) -> dict[str, Any]:
-        return parse_description(self.files[JSON], self.path)
+        return _parse_description(self.files[JSON], self.path)
 
-    @property
+    @cached_property
     def tensors(self) -> dict[str, Array]:
         content = self.files[TENSORS]
         if self.manifest is None:
             _check_sum(content, self.description, self.path)
         return parse_tensors(content, self.path / TENSORS)
 
-    @property
+    @cached_property
     def guarantee(self) -> Guarantee | None:
         if GUARANTEE_JSON not in self.files:
             return None
@@ -85,9 +86,10 @@ def read_folder(folder: str | os.PathLike[str]) -> Contents:
     _check_names(path, names - UNLISTED, set(listed))
     with damage(path / MANIFEST):
         files = {name: _checked(path / name, **about) for name, about in listed.items()}
-    if parse_description(files[JSON], path)["format"] != FORMAT:
+    contents = Contents(path, files, manifest)
+    if contents.description["format"] != FORMAT:
         raise ModelFileError(f"{path} is damaged: {JSON} and {MANIFEST} are of different formats")
-    return Contents(path, files, manifest)
+    return contents
 
 
 def existing_folder(folder: str | os.PathLike[str]) -> Path:
@@ -105,10 +107,10 @@ def existing_folder(folder: str | os.PathLike[str]) -> Path:
 
 def read_description(path: Path) -> dict[str, Any]:
     """What ``model.json`` says, by itself."""
-    return parse_description(read_file(path / JSON), path)
+    return _parse_description(read_file(path / JSON), path)
 
 
-def parse_description(content: bytes, path: Path) -> dict[str, Any]:
+def _parse_description(content: bytes, path: Path) -> dict[str, Any]:
     description = parse_json(content, path / JSON)
     if not isinstance(description, dict) or "format" not in description:
         raise ModelFileError(f"{path / JSON} was not written by sfumato")
