@@ -475,7 +475,7 @@ def test_topics_survive(tmp_path):
 
 
 DAMAGE = {
-    "tensors cut off": (lambda f: cut(f, "model.safetensors"), "is cut off"),
+    "tensors cut off": (lambda f: cut(f, "model.safetensors"), "was cut off or edited"),
     "tensors gone": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
     "json cut off": (lambda f: cut(f, "model.json"), "damaged or cut off"),
     "guarantee cut off": (lambda f: sealed(cut(f, "guarantee.json")), "damaged or cut off"),

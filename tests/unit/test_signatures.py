@@ -227,6 +227,12 @@ def test_killed_while_signing_the_release_is_as_it_was(folder, key, monkeypatch)
     sf.verify(folder, public(key))
 
 
+def test_where_a_signature_cannot_be_written(folder, key):
+    (folder / "release" / "signature.json.new").mkdir()
+    with pytest.raises(ModelFileError, match="cannot be written"):
+        sf.sign(folder, key)
+
+
 def test_what_is_not_signed(folder, key):
     with pytest.raises(SignatureError, match="rows of owners"):
         sf.sign(folder / "owner", key)

@@ -131,8 +131,8 @@ def huge(folder, name):
 
 MODE = {"name": "a", "size": 8, "bin": None, "labels": None}
 DAMAGE = {
-    "tensors cut off": (lambda f: cut(f, "model.safetensors", 0.7), "is cut off"),
-    "tensors empty": (lambda f: cut(f, "model.safetensors", 0), "is cut off"),
+    "tensors cut off": (lambda f: cut(f, "model.safetensors", 0.7), "was cut off or edited"),
+    "tensors empty": (lambda f: cut(f, "model.safetensors", 0), "was cut off or edited"),
     "tensors gone": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
     "tensors none": (lambda f: sealed(cut(f, "model.safetensors", 0)), "model.safetensors is damaged"),
     "json cut off": (lambda f: sealed(cut(f, "model.json", 0.7)), "damaged or cut off"),
@@ -270,13 +270,18 @@ def test_an_older_folder_loads_with_a_warning(saved):
 
 
 def test_what_is_no_folder(saved, tmp_path):
-    _, folder = saved
+    model, folder = saved
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
     for name in ("loop", "file", "pipe", "none", "none/deeper", "file/deeper"):
         with pytest.raises(ModelFileError, match="there is no model folder"):
             sf.load(tmp_path / name)
+    for wrong, message in ((3, "is no path"), (None, "is no path"), ("a\0b", "is no folder")):
+        with pytest.raises(ModelFileError, match=message):
+            sf.load(wrong)
+        with pytest.raises(ModelFileError, match=message):
+            model.save(wrong)
     (tmp_path / "link").symlink_to(folder)
     sf.load(tmp_path / "link")
     (folder / "model.json").unlink()

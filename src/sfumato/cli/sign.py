@@ -18,7 +18,7 @@ _WHICH = "A release, or the folder of a model."
     "sfumato sign model/release --key my-key",
 )
 def sign(
-    folder: Annotated[Path | None, typer.Argument(metavar="[RELEASE]", help=_WHICH)] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="RELEASE", help=_WHICH)] = None,
     *,
     key: Annotated[
         Path | None, typer.Option(metavar="KEYFILE", help="The private key to sign with.")

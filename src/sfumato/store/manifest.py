@@ -21,7 +21,7 @@ from sfumato.errors import ModelFileError, OldFormatWarning
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.names import GUARANTEE_JSON, JSON, MANIFEST, TENSORS, UNLISTED
 from sfumato.store.reading import SMALL, Array, damage, parse_json, parse_tensors, read_file
-from sfumato.store.replacing import recover
+from sfumato.store.replacing import as_path, recover
 from sfumato.typed import check_fields
 
 FORMAT = 2
@@ -94,7 +94,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Contents:
 
 def existing_folder(folder: str | os.PathLike[str]) -> Path:
     """A folder that is there, or was before a save that was killed."""
-    path = Path(folder)
+    path = as_path(folder)
     recover(path)
     try:
         found = path.is_dir()
@@ -159,7 +159,7 @@ def _checked(path: Path, size: int, sha256: str) -> bytes:
     content = read_file(path, size)
     if len(content) != size:
         raise ModelFileError(
-            f"{path} is cut off: it has {len(content):,} bytes of the {size:,} that {MANIFEST} says"
+            f"{path} was cut off or edited: it has {len(content):,} bytes, {MANIFEST} says {size:,}"
         )
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ModelFileError(f"{path} was changed: its checksum differs from that in {MANIFEST}")

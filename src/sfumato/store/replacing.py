@@ -81,10 +81,17 @@ def _try_to_write(target: Path) -> None:
         os.fsync(probe.fileno())
 
 
+def as_path(folder: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(folder)
+    except TypeError as error:
+        raise ModelFileError(f"{folder!r} is no path: give a word or a Path") from error
+
+
 def _resolved(folder: str | os.PathLike[str]) -> Path:
     """Where a folder really lies, whatever links lead there."""
     try:
-        return Path(folder).resolve()
+        return as_path(folder).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelFileError(f"{folder} is no folder: {error}") from error
 

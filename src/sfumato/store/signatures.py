@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from sfumato.errors import ModelFileError, SettingError, SignatureError
 from sfumato.store.manifest import Contents, existing_folder, read_folder
 from sfumato.store.names import MANIFEST, NEW_SIGNATURE, NOT_FOR_RELEASE, RELEASE, SIGNATURE
 from sfumato.store.reading import SMALL, damage, parse_json, read_file
+from sfumato.store.replacing import as_path
 
 _ALGORITHM = "Ed25519"
 _PREFIX = b"sfumato: signature of the manifest of a model folder, version 1\n"  # and of nothing else
@@ -31,7 +31,8 @@ def new_key(file: _PathLike) -> Path:
     Neither file may exist. The public key is for everybody who is to verify.
     """
     private, public = _keys().new_pair()
-    path, beside = Path(file), Path(f"{os.fspath(file)}.pub")
+    path = as_path(file)
+    beside = path.with_name(f"{path.name}.pub")
     if os.path.lexists(beside):
         raise ModelFileError(f"{beside} is there already, and is not written over")
     _write_new(path, private, 0o600)
@@ -49,7 +50,7 @@ def sign(folder: _PathLike, key: _PathLike) -> str:
     Of a private fit's folder its release is signed. All files are held against the manifest first; none
     of them is touched, and a signature that was there is replaced.
     """
-    private = _keys().read_private(Path(key))
+    private = _keys().read_private(as_path(key))
     contents = _contents(folder)
     public = private.public_key().public_bytes_raw()
     signature = {
@@ -57,11 +58,7 @@ def sign(folder: _PathLike, key: _PathLike) -> str:
         "key": public.hex(),
         "signature": private.sign(_message(contents)).hex(),
     }
-    new, text = contents.path / NEW_SIGNATURE, json.dumps(signature, indent=1)
-    with suppress(FileNotFoundError):
-        new.unlink()  # of a process that was killed
-    _write_new(new, f"{text}\n".encode(), 0o644)
-    os.replace(new, contents.path / SIGNATURE)
+    _write_signature(contents.path, f"{json.dumps(signature, indent=1)}\n".encode())
     return fingerprint(public)
 
 
@@ -70,7 +67,7 @@ def verify(folder: _PathLike, key: _PathLike) -> str:
 
     Whatever is wrong is a ``ModelFileError``: a ``SignatureError`` where it is the signature.
     """
-    public = _keys().read_public(Path(key))
+    public = _keys().read_public(as_path(key))
     contents = _contents(folder)
     signature = _read_signature(contents.path)
     if signature is None:
@@ -153,6 +150,19 @@ def _read_signature(folder: Path) -> _Signature | None:
         if [part.hex() for part in made] != [found[name] for name in _Signature._fields]:
             raise ValueError("it is not as sfumato writes signatures")
         return made
+
+
+def _write_signature(folder: Path, content: bytes) -> None:
+    """Put a signature where none or an older one is, at one stroke."""
+    new = folder / NEW_SIGNATURE
+    try:
+        new.unlink(missing_ok=True)  # of a process that was killed
+        _write_new(new, content, 0o644)
+        os.replace(new, folder / SIGNATURE)
+    except ModelFileError:
+        raise
+    except OSError as error:
+        raise ModelFileError(f"{folder / SIGNATURE} cannot be written: {error.strerror}") from error
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
