@@ -31,10 +31,13 @@ if TYPE_CHECKING:
         DataError,
         ModelFileError,
         NotFittedError,
+        OldFormatWarning,
         PrivacyWarning,
         ReleaseError,
+        SaveError,
         SettingError,
         SfumatoError,
+        SignatureError,
         UnknownLabelError,
     )
     from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
         SequentialSGD,
         Variational,
     )
+    from sfumato.store import new_key, sign, verify
     from sfumato.tuning import PrivateSearch
 
 __version__ = "0.1.0"
@@ -94,6 +98,7 @@ __all__ = [
     "ModelFileError",
     "Multiplicative",
     "NotFittedError",
+    "OldFormatWarning",
     "OneRunAudit",
     "PaperGradient",
     "PaperInput",
@@ -113,9 +118,11 @@ __all__ = [
     "Relations",
     "ReleaseError",
     "Sample",
+    "SaveError",
     "SequentialSGD",
     "SettingError",
     "SfumatoError",
+    "SignatureError",
     "SparseTensor",
     "TensorEntry",
     "TensorEstimator",
@@ -133,11 +140,14 @@ __all__ = [
     "datasets",
     "load",
     "match_components",
+    "new_key",
     "prepare",
     "read",
     "read_ledger",
     "scaling",
+    "sign",
     "synthetic",
+    "verify",
     "write_completed",
     "write_factors",
 ]
@@ -157,10 +167,13 @@ _HOMES = {
         "DataError",
         "ModelFileError",
         "NotFittedError",
+        "OldFormatWarning",
         "PrivacyWarning",
         "ReleaseError",
+        "SaveError",
         "SettingError",
         "SfumatoError",
+        "SignatureError",
         "UnknownLabelError",
     ),
     "sfumato.estimators": ("CP", "Biases", "TensorEstimator", "Tucker", "cross_validate", "load"),
@@ -193,6 +206,7 @@ _HOMES = {
         "SequentialSGD",
         "Variational",
     ),
+    "sfumato.store": ("new_key", "sign", "verify"),
     "sfumato.tuning": ("PrivateSearch",),
 }
 

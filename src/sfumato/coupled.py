@@ -16,7 +16,7 @@ from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
-from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError
+from sfumato.errors import DataError, NotFittedError, SettingError
 from sfumato.fit.plan import Plan, Progress, carry_out
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.coupled import CoupledModel
@@ -26,8 +26,11 @@ from sfumato.solvers import COUPLED_SOLVERS
 from sfumato.solvers.base import Info, check_count
 from sfumato.solvers.coupled import CoupledShape
 from sfumato.store import StoredCoupled, load_coupled, save_coupled
+from sfumato.store.reading import damage
+from sfumato.typed import finite_number, made_of
 
 Array = NDArray[Any]
+_SAVED = ("rank", "starts", "seed")  # settings that are kept with a model
 
 
 class RelationShape(NamedTuple):
@@ -241,7 +244,7 @@ class Coupled(Parametrised):
             self.model_,
             self.modes_,
             {name: known.evidence for name, known in self.relations_.items()},
-            {"rank": self.rank, "starts": self.starts, "seed": self.seed},
+            {name: getattr(self, name) for name in _SAVED},
             {
                 "solver": {"name": solver.name, **asdict(solver)},
                 "fit_seconds": self.fit_seconds_,
@@ -255,16 +258,14 @@ class Coupled(Parametrised):
     def load(cls, folder: str | PathLike[str]) -> Coupled:
         """What :meth:`save` wrote."""
         stored = load_coupled(folder)
-        try:
-            kept = dict(stored.notes["solver"])
-            kind = COUPLED_SOLVERS[kept.pop("name")]
-            pairs = {name: tuple(each) for name, each in kept.items() if isinstance(each, list)}
-            solver = kind(**kept | pairs)  # JSON has lists for tuples
-            method = cls(solver=solver, **stored.settings)
-            method.history_ = tuple(Info(**info) for info in stored.notes["history"])
-            method.fit_seconds_ = stored.notes["fit_seconds"]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
+        with damage(Path(folder)):
+            notes = dict(stored.notes)
+            kept = dict(notes["solver"])
+            settings = {name: stored.settings[name] for name in _SAVED}
+            method = made_of(cls, settings, "its settings")
+            method.solver = made_of(COUPLED_SOLVERS[kept.pop("name")], kept, "its solver")
+            method.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
+            method.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
         method.model_, method.modes_ = stored.model, stored.modes
         method.posterior_ = stored.posterior
         method.relations_ = {

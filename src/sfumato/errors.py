@@ -4,6 +4,8 @@ Each is also a ``ValueError``, ``KeyError`` or ``OSError``, so that code that kn
 sfumato can still catch it.
 """
 
+from __future__ import annotations
+
 
 class SfumatoError(Exception):
     """Base of every error that sfumato raises on purpose."""
@@ -23,6 +25,28 @@ class UnknownLabelError(SfumatoError, LookupError):
 
 class ModelFileError(SfumatoError, OSError):
     """A model folder is missing, foreign, damaged or of a later version."""
+
+
+class SaveError(ModelFileError):
+    """A model that could not be written; it is still in memory."""
+
+    def __init__(self, folder: object, reason: str) -> None:
+        self.folder, self.reason = folder, reason
+        super().__init__(
+            f"{folder} could not be written: {reason}. What was there before is as it was, and the "
+            "fitted model is still in memory: save it to another folder"
+        )
+
+    def __reduce__(self) -> tuple[type[SaveError], tuple[object, str]]:
+        return type(self), (self.folder, self.reason)
+
+
+class SignatureError(ModelFileError):
+    """A release without a signature, with a wrong one, or one by another key."""
+
+
+class OldFormatWarning(UserWarning):
+    """A model folder of an earlier version, which shows no changes to its files."""
 
 
 class NotFittedError(SfumatoError, ValueError, AttributeError):

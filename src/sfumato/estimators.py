@@ -22,7 +22,7 @@ from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.layout import Site
 from sfumato.data.read import read, read_entries, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
-from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
+from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
 from sfumato.fit.methods import OpenRank, local_mode, make_plan, modes_of_fit, open_ledger
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
@@ -52,10 +52,19 @@ from sfumato.store import (
     save_private,
     save_release,
 )
+from sfumato.store.reading import damage
 from sfumato.surface import setting
+from sfumato.typed import finite_number, made_of, whole_number
 
 Array = NDArray[Any]
 _UNSEEN = ("error", "bias")
+_NOT_SAVED = (
+    "progress",
+    "dtype",
+    "solver",
+    "privacy",
+    "threads",
+)  # settings that a folder does not hold
 _USUAL_RANK, _USUAL_TUCKER_RANK = 8, 4  # where none is given
 
 
@@ -379,8 +388,12 @@ class TensorEstimator(Parametrised, ABC):
             raise SettingError(f"k must be a whole number from 1 on, got {k}")
         if any(np.ndim(label) for label in labels.values()):
             raise SettingError("top takes one label per mode")
+        if not self.modes_[m].size:
+            raise SettingError(f"rows of {mode} stay with their owners: this release has none of them")
         cell = as_columns({**labels, mode: self.modes_[m].label(0)})
-        values = model.along(m, self._locate(cell, "error")[:, 0].tolist())
+        cells = np.repeat(self._locate(cell, "error"), self.modes_[m].size, axis=1)
+        cells[m] = np.arange(self.modes_[m].size)
+        values = self._values(model, cells)
         if self.bounds_ is not None:
             values = np.clip(values, *self.bounds_)
         best = np.argsort(-values, kind="stable")[:k]
@@ -427,11 +440,7 @@ class TensorEstimator(Parametrised, ABC):
         return self._stored(model, {})
 
     def _stored(self, model: Multilinear, notes: dict[str, Any]) -> StoredModel:
-        settings = {
-            name: value
-            for name, value in self.get_params().items()
-            if name not in ("progress", "dtype", "solver", "privacy")
-        }
+        settings = {name: value for name, value in self.get_params().items() if name not in _NOT_SAVED}
         return StoredModel(
             type(self).__name__,
             model,
@@ -629,26 +638,32 @@ def load(folder: str | PathLike[str]) -> Any:
     if kind == COUPLED:
         return Coupled.load(folder)
     stored = load_model(folder)
-    private = stored.guarantee is not None
-    # A release says nothing of how it came about.
-    unknown = {"entries": None, "fit_seconds": 0.0, "history": ()}
-    notes: dict[str, Any] = unknown if private else stored.notes
-    try:
-        estimator: TensorEstimator = _KINDS[stored.kind](**stored.settings)
-        if hasattr(estimator, "solver") and not private:
-            estimator.solver = _solver_from_json(notes["solver"])
+    with damage(Path(folder)):
+        settings = {name: value for name, value in stored.settings.items() if name not in _NOT_SAVED}
+        estimator: TensorEstimator = made_of(_KINDS[stored.kind], settings, "its settings")
+        estimator._fallback(None)
         estimator.model_ = stored.model
         estimator.modes_ = stored.modes
         estimator.bounds_ = stored.bounds
         estimator.guarantee_, estimator.local_ = stored.guarantee, stored.local
         estimator.own_prior_ = stored.own_prior
-        estimator.scatter_ = notes.get("scatter")
-        estimator.n_entries_ = notes["entries"]
-        estimator.fit_seconds_ = notes["fit_seconds"]
-        estimator.history_ = tuple(Info(**info) for info in notes["history"])
-    except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
+        if stored.guarantee is None:
+            _recall(estimator, stored.notes)
+        else:  # a release says nothing of how it came about
+            estimator.n_entries_, estimator.scatter_ = None, None
+            estimator.fit_seconds_, estimator.history_ = 0.0, ()
     return estimator
+
+
+def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:
+    """How a fit without privacy came about."""
+    if hasattr(estimator, "solver"):
+        estimator.solver = _solver_from_json(notes["solver"])
+    scatter = notes.get("scatter")  # an earlier version has none
+    estimator.scatter_ = None if scatter is None else finite_number(scatter, "the scatter")
+    estimator.n_entries_ = whole_number(notes["entries"], "the number of entries")
+    estimator.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
+    estimator.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
 
 
 def cross_validate(
@@ -733,7 +748,7 @@ def _solver_to_json(solver: Any) -> dict[str, Any]:
 
 def _solver_from_json(settings: dict[str, Any]) -> Any:
     rest = {key: value for key, value in settings.items() if key != "name"}
-    return SOLVERS[settings["name"]](**rest)
+    return made_of(SOLVERS[settings["name"]], rest, "its solver")
 
 
 def _tensor_from_table(X: Any, y: Any) -> SparseTensor:

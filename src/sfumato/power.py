@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sfumato.data import symmetric
 from sfumato.data.samples import Samples, open_samples
 from sfumato.data.tensor import SparseTensor
-from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
+from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.methods import open_ledger
 from sfumato.fit.plan import Progress
 from sfumato.fit.power import (
@@ -60,7 +60,9 @@ from sfumato.solvers.power_tensors import (
     TensorSource,
 )
 from sfumato.solvers.whitening import whiten_dense, whiten_sparse
-from sfumato.store import check_destination, load_components, save_components
+from sfumato.store import StoredComponents, load_components, save_components
+from sfumato.store.reading import damage
+from sfumato.typed import fits, made_of
 
 Array = NDArray[Any]
 _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
@@ -68,6 +70,7 @@ _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
 _PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
 _SEVERAL = 16  # times the public number of samples is how many the proof allows for
+_NOT_SAVED = ("privacy", "progress", "threads")
 _WHITENED_NORM = 2.0  # in units of a whitened sample's usual length, the root of its dimensions
 
 
@@ -564,7 +567,8 @@ class PowerMethod(Parametrised):
         """Write components, weights and settings to a folder; see :func:`sfumato.load`."""
         if self._fitted() and self.guarantee_ is not None:
             return self.release(folder, force=force)
-        return save_components(self.fitted_components_, self._saved_settings(), None, folder)
+        stored = StoredComponents(self.fitted_components_, self._saved_settings(), None)
+        return save_components(stored, folder)
 
     def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write what the guarantee covers, and nothing else.
@@ -576,31 +580,32 @@ class PowerMethod(Parametrised):
         if self.guarantee_ is None:
             raise ReleaseError("this is not private: fit it with privacy=... to release it")
         self.guarantee_.check_releasable(force)
-        check_destination(Path(folder))
         settings = {**self._saved_settings(), "weight_deviations": self.weight_deviations_.tolist()}
-        return save_components(found, settings, self.guarantee_, folder)
+        return save_components(StoredComponents(found, settings, self.guarantee_), folder)
 
     def _saved_settings(self) -> dict[str, Any]:
-        leave = ["privacy", "progress", "threads"]
+        kept = {name: value for name, value in self.get_params().items() if name not in _NOT_SAVED}
         if not isinstance(self.whiten, bool | np.bool_):  # a matrix of data
-            leave.append("whiten")
-        return {name: value for name, value in self.get_params().items() if name not in leave}
+            del kept["whiten"]
+        return kept
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> PowerMethod:
         """What :meth:`save` or :meth:`release` wrote."""
         stored = load_components(folder)
-        deviations = stored.settings.pop("weight_deviations", None)
-        try:
-            method = cls(**stored.settings)
-        except TypeError as error:
-            raise ModelFileError(f"{folder} is damaged, or of another version: {error}") from error
+        size = len(stored.components.weights)
+        settings = {k: value for k, value in stored.settings.items() if k not in _NOT_SAVED}
+        deviations = settings.pop("weight_deviations", [0.0] * size)
+        with damage(Path(folder)):
+            method = made_of(cls, settings, "its settings")
+            if not fits(deviations, list[float]) or len(deviations) != size:
+                raise ValueError("its weights and their deviations do not fit each other")
+            if not isinstance(method.whiten, bool):
+                raise TypeError("the setting whiten is neither true nor false")
         found = stored.components
         method.fitted_components_, method.guarantee_ = found, stored.guarantee
         method.weights_, method.factors_ = found.weights, found.factors
-        method.weight_deviations_ = (
-            np.zeros(len(found.weights)) if deviations is None else np.array(deviations)
-        )
+        method.weight_deviations_ = np.array(deviations, np.float64)
         return method
 
 

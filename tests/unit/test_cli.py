@@ -166,7 +166,9 @@ def test_tucker_with_factors_beside_the_model(ratings, tmp_path):
     ]  # fmt: skip
     user = pq.read_table(tmp_path / "m-factors" / "user.parquet")
     assert user.column_names == ["user", "f1", "f2", "f3", "bias"]
-    assert sorted(path.name for path in out.iterdir()) == ["model.json", "model.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "manifest.json", "model.json", "model.safetensors",
+    ]  # fmt: skip
 
 
 def test_one_rank_for_all_modes_of_tucker(ratings, tmp_path):

@@ -65,6 +65,7 @@ def test_a_private_fit_writes_a_release_and_the_owners_rows(private):
     assert sorted(path.name for path in (out / "release").iterdir()) == [
         "guarantee.json",
         "guarantee.txt",
+        "manifest.json",
         "model.json",
         "model.safetensors",
     ]

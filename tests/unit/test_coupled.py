@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from model_folders import edit
 from sklearn.base import clone
 
 import sfumato as sf
@@ -166,10 +167,9 @@ def test_kept_and_loaded(world, fitted, tmp_path):
 def test_a_damaged_folder_is_refused(fitted, tmp_path, what, change):
     """Also where numbers have the right form: kernels read wherever they are told to."""
     fitted.save(tmp_path / "model")
-    file = tmp_path / "model" / "model.json"
-    kept = json.loads(file.read_text())
-    file.write_text(json.dumps({**kept, what: change(kept[what])}))
-    with pytest.raises(ModelFileError, match="damaged"):
+    kept = json.loads((tmp_path / "model" / "model.json").read_text())
+    edit(tmp_path / "model", **{what: change(kept[what])})
+    with pytest.raises(ModelFileError, match="is damaged"):
         sf.load(tmp_path / "model")
 
 

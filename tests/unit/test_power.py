@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse
+from model_folders import cut, edit, sealed
 from power_reference import (
     FORMS,
     entry_privacy,
@@ -476,21 +477,17 @@ def test_topics_survive(tmp_path):
     assert repr(again) == "PowerMethod(n_components=3, whiten=True, moment='documents')"
 
 
-def edit(folder, **changes):
-    path = folder / "model.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def cut(folder, name):
-    data = (folder / name).read_bytes()
-    (folder / name).write_bytes(data[: len(data) // 2])
-
-
 DAMAGE = {
-    "tensors cut off": (lambda f: cut(f, "model.safetensors"), "checksum differs"),
-    "tensors gone": (lambda f: (f / "model.safetensors").unlink(), "cannot be read"),
+    "tensors cut off": (lambda f: cut(f, "model.safetensors"), "was cut off or edited"),
+    "tensors gone": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
     "json cut off": (lambda f: cut(f, "model.json"), "damaged or cut off"),
-    "guarantee cut off": (lambda f: cut(f, "guarantee.json"), "damaged"),
+    "guarantee cut off": (lambda f: sealed(cut(f, "guarantee.json")), "damaged or cut off"),
+    "no such whitening": (lambda f: edit(f, settings={"n_components": 1, "whiten": [1]}), "whiten"),
+    "a word for a number": (lambda f: edit(f, settings={"n_components": "1"}), "n_components"),
+    "too many deviations": (
+        lambda f: edit(f, settings={"n_components": 1, "weight_deviations": [1.0, 2.0]}),
+        "do not fit each other",
+    ),
     "unknown setting": (lambda f: edit(f, settings={"n_components": 1, "colour": "red"}), "colour"),
     "no settings": (lambda f: edit(f, settings={}), "n_components"),
     "settings of another kind": (lambda f: edit(f, settings=3), "damaged"),

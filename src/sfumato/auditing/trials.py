@@ -84,7 +84,7 @@ class Trial:
 
 _NO_MATTER = ("progress", "threads")
 _VIEWS = "auditing/views.py"
-_MATTERS = ("data", "fit", "models", "privacy", "solvers", "estimators.py", "store.py", _VIEWS)
+_MATTERS = ("data", "fit", "models", "privacy", "solvers", "estimators.py", "store", _VIEWS)
 
 
 @cache

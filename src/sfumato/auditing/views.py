@@ -23,6 +23,8 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.solvers.own_rows import OwnPrior, solve_own
+from sfumato.store.manifest import manifest_of
+from sfumato.store.names import MANIFEST
 
 Array = NDArray[Any]
 _NUMBER = re.compile(rb"-?\b\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\b")
@@ -46,9 +48,11 @@ class View:
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> View:
         data = files[_TENSORS]
-        # A checksum that is one says nothing that the numbers do not say.
-        checksum = hashlib.sha256(data).hexdigest().encode()
-        texts = [files[name].replace(checksum, b"") for name in sorted(files) if name != _TENSORS]
+        # A manifest that is one says nothing that the other files do not say.
+        others = {name: content for name, content in files.items() if name != MANIFEST}
+        if files.get(MANIFEST) == manifest_of(others):
+            files = others
+        texts = [files[name] for name in sorted(files) if name != _TENSORS]
         words = b"\n".join(_NUMBER.sub(b"#", text) for text in texts)
         numbers = [float(number) for text in texts for number in _NUMBER.findall(text)]
         form = hashlib.sha256(repr((sorted(files), _header(data), words)).encode()).hexdigest()

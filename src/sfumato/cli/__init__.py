@@ -1,4 +1,4 @@
-"""The command line: complete, couple, predict, explain, ledger, plan, audit, describe, reproduce, demo.
+"""The command line: one command for each thing that people do with sfumato.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -14,13 +14,14 @@ import typer
 from typer.core import TyperGroup
 
 from sfumato import __version__
-from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show
+from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show, sign
 from sfumato.cli.command import example, repeat_flags
-from sfumato.errors import PrivacyWarning, SfumatoError
+from sfumato.errors import OldFormatWarning, PrivacyWarning, SfumatoError
 from sfumato.surface import command_line
 
 __all__ = ["app", "main", "repeat_flags"]
 
+_FOR_USERS = (OldFormatWarning, PrivacyWarning)
 INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C has ended
 
 
@@ -33,18 +34,18 @@ def _in_words(error: Exception) -> str:
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Warnings of a promise that is worth little, without the place in the code that they come from."""
-
+    """Warnings that are for the user, without the place in the code that they come from."""
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, PrivacyWarning):
+        if issubclass(category, _FOR_USERS):
             typer.echo(f"warning: {message}", err=True)
         else:
             usual(message, category, *where, **more)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", PrivacyWarning)
+        for category in _FOR_USERS:
+            warnings.simplefilter("always", category)
         warnings.showwarning = show
         yield
 
@@ -99,6 +100,8 @@ for _command in (
     couple.couple,
     predict.predict,
     show.explain,
+    sign.sign,
+    sign.verify,
     show.ledger,
     plan.plan,
     audit.audit,

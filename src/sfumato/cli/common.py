@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato.errors import PrivacyWarning, SettingError
+from sfumato.errors import ModelFileError, PrivacyWarning, SaveError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -53,6 +56,35 @@ def notes_unless(quiet: bool) -> Console:
         logging.getLogger("sfumato").setLevel(logging.ERROR)
         warnings.simplefilter("ignore", PrivacyWarning)
     return notes
+
+
+def save_or_rescue(save: Callable[[Path], Path], out: Path) -> Path:
+    """Save a model. Where that fails it is saved elsewhere, and the error says where.
+
+    Time and, of a private fit, a budget were spent on it, which no second fit brings back.
+    """
+    try:
+        return save(out)
+    except OSError as error:
+        reason = error.reason if isinstance(error, SaveError) else str(error)
+    kept = _rescued(save, out.absolute().name)
+    where = (
+        "and nowhere else either" if kept is None else f"so the model is in {kept}: move it from there"
+    )
+    raise ModelFileError(f"{out} could not be written ({reason}), {where}")
+
+
+def _rescued(save: Callable[[Path], Path], name: str) -> Path | None:
+    """Where a model could be saved after all: in a folder for its owner alone, as it may hold rows."""
+    for place in (os.getcwd, tempfile.gettempdir):
+        with suppress(OSError):
+            folder = Path(tempfile.mkdtemp(prefix="sfumato-rescued-", dir=place()))
+            try:
+                return save(folder / name)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+    return None
 
 
 def columns_of(file: Path) -> list[str]:

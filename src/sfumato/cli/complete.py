@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,14 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import console, notes_unless, reading, say_what_was_written, write_factors_beside
+from sfumato.cli.common import (
+    console,
+    notes_unless,
+    reading,
+    save_or_rescue,
+    say_what_was_written,
+    write_factors_beside,
+)
 from sfumato.cli.options import DEFAULT_RANK, Duplicates, FactorFormat, ModelName
 from sfumato.cli.privacy import Promise, Release
 
@@ -346,7 +354,7 @@ def _save(
     estimator: TensorEstimator, out: Path, factors: FactorFormat | None, force: bool
 ) -> list[Path]:
     """Write the model, and the factors where asked for; what was written, the model first."""
-    written = [estimator.save(out, force=force)]
+    written = [save_or_rescue(partial(estimator.save, force=force), out)]
     if factors is not None:
         model = estimator.model_
         shared = [m for m in range(model.order) if m != estimator.local_]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.cli.common import say_what_was_written, write_factors_beside
+from sfumato.cli.common import save_or_rescue, say_what_was_written, write_factors_beside
 from sfumato.cli.couple_data import Parts, related, with_unknown
 from sfumato.cli.couple_order import CoupledSolver, CoupleOrder
 from sfumato.coupled import Coupled
@@ -175,7 +175,7 @@ def _divergences(model: Coupled, relations: Relations) -> dict[str, float]:
 def save(outcome: Outcome, out: Path, factors: str | None) -> list[Path]:
     """Write the model, and the factors where asked for; what was written, the model first."""
     model = outcome.model
-    written = [model.save(out)]
+    written = [save_or_rescue(model.save, out)]
     if factors is not None:
         tables = [model.factor(mode.name) for mode in model.modes_]
         written += write_factors_beside(out, tables, model.modes_, factors)

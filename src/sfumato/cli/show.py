@@ -45,15 +45,27 @@ def explain(
     folder: options.ModelFolder,
     as_json: options.Json = False,
 ) -> None:
-    """Print the guarantee of a model: what it protects, from whom, and on which grounds."""
-    from sfumato.demo import NOT_PRIVATE
-    from sfumato.store import guarantee_of
+    """Print the guarantee of a model: what it protects, from whom, and on which grounds.
 
-    guarantee = guarantee_of(folder)
+    Every file is held against the manifest first. That shows accidents, not forgery: who a release
+    comes from is what `sfumato verify` says.
+    """
+    from sfumato.demo import NOT_PRIVATE
+    from sfumato.store import guarantee_of, has_manifest, signed_by
+
+    guarantee, key = guarantee_of(folder), signed_by(folder)
     if as_json:
         typer.echo(json.dumps(None if guarantee is None else guarantee.to_json()))
-    else:
-        typer.echo(NOT_PRIVATE if guarantee is None else str(guarantee))
+        return
+    typer.echo(NOT_PRIVATE if guarantee is None else str(guarantee))
+    typer.echo(f"{'files':15}{_WHOLE if has_manifest(folder) else _UNKNOWN}")
+    typer.echo(f"{'signature':15}{_NOT_SIGNED if key is None else _SIGNED.format(key, folder)}")
+
+
+_WHOLE = "as the manifest says, which shows accidents and not forgery: that takes a signature"
+_UNKNOWN = "without a manifest, so that no change to them can be noticed"
+_NOT_SIGNED = "none"
+_SIGNED = "by the key {}, NOT VERIFIED here: sfumato verify {} --key PUBLIC"
 
 
 @command(

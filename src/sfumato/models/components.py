@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from sfumato.errors import DataError
 
 Array = NDArray[Any]
+_MAX_DENSE_CELLS = 10**9
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,10 @@ class Components:
         return self.vectors * self.order if self.symmetric else self.vectors
 
     def to_tensor(self) -> Array:
-        """The dense tensor that the components add up to."""
+        """The dense tensor that the components add up to; for small ones."""
+        cells = prod(factor.shape[1] for factor in self.factors)
+        if cells * len(self.weights) > _MAX_DENSE_CELLS:
+            raise DataError(f"a dense tensor of {cells:.3g} cells is too large: use factors and weights")
         product = self.weights
         for factor in self.factors:
             product = product[..., None] * factor.reshape(len(factor), *[1] * (product.ndim - 1), -1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from sfumato.errors import ReleaseError, SettingError
 from sfumato.privacy.budget import rounded_up
 from sfumato.surface import either, setting
+from sfumato.typed import made_of
 
 _WIDTH = 80
 
@@ -91,15 +93,20 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, data: Any) -> Guarantee:
+        """What :meth:`to_json` gave; every field has to be known, of its type, and possible."""
         try:
-            names = {field.name for field in fields(cls)}
-            lists = {"released", "kept", "assumptions", "warnings"}
-            given: dict[str, Any] = {
-                k: tuple(v) if k in lists else v for k, v in data.items() if k in names
-            }
-            return cls(**given)
-        except (AttributeError, TypeError) as error:
+            made = made_of(cls, data, "a guarantee")
+        except ValueError as error:
             raise SettingError(f"not a guarantee: {error}") from error
+        amounts = {
+            name: getattr(made, name) for name in ("epsilon", "rho", "total_epsilon", "odometer_epsilon")
+        }
+        for name, amount in amounts.items():
+            if amount is not None and not 0 <= amount <= inf:
+                raise SettingError(f"not a guarantee: {name} cannot be {amount}")
+        if not 0 <= made.delta < 1:
+            raise SettingError(f"not a guarantee: delta cannot be {made.delta}")
+        return made
 
     # -- in words ---------------------------------------------------------------------------------
 

@@ -1,0 +1,78 @@
+"""Models on disk: numbers as safetensors, all else as JSON. No pickle, and writing is atomic.
+
+A model folder holds ``model.safetensors`` (rows, biases, core), ``model.json`` (kind, settings, modes
+with their labels, versions) and ``manifest.json`` (size and hash of every other file).
+
+A private fit is kept in two folders. ``release`` is such a model folder, without the rows and labels
+of a mode whose rows stay with their owners, but with what owners need to solve them, and with the
+guarantee in words and as JSON; it is safe to hand out, and can be signed. ``owner`` holds those rows and
+labels, and is not.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.store.components import COMPONENTS, StoredComponents, load_components, save_components
+from sfumato.store.coupled import COUPLED, StoredCoupled, load_coupled, save_coupled
+from sfumato.store.manifest import FORMAT, existing_folder, read_description
+from sfumato.store.models import (
+    StoredModel,
+    load_model,
+    release_files,
+    save_model,
+    save_private,
+    save_release,
+)
+from sfumato.store.names import JSON, OWNER, RELEASE, is_model
+from sfumato.store.replacing import check_destination, replacing_folder
+from sfumato.store.signatures import has_manifest, new_key, sign, signed_by, verify
+
+__all__ = [
+    "COMPONENTS",
+    "COUPLED",
+    "FORMAT",
+    "OWNER",
+    "RELEASE",
+    "StoredComponents",
+    "StoredCoupled",
+    "StoredModel",
+    "check_destination",
+    "guarantee_of",
+    "has_manifest",
+    "is_model",
+    "kind_of",
+    "load_components",
+    "load_coupled",
+    "load_model",
+    "new_key",
+    "release_files",
+    "replacing_folder",
+    "save_components",
+    "save_coupled",
+    "save_model",
+    "save_private",
+    "save_release",
+    "sign",
+    "signed_by",
+    "verify",
+]
+
+
+def kind_of(folder: str | os.PathLike[str]) -> Any:
+    """What kind of model a folder says that it holds; None where it is a private fit, or nothing."""
+    path = existing_folder(folder)
+    return read_description(path).get("kind") if os.path.lexists(path / JSON) else None
+
+
+def guarantee_of(folder: str | os.PathLike[str]) -> Guarantee | None:
+    """What is promised of a model of whatever kind; None where nothing is."""
+    kind = kind_of(folder)
+    if kind == COMPONENTS:
+        return load_components(folder).guarantee
+    if kind == COUPLED:
+        load_coupled(folder)  # or damage would go unnoticed
+        return None
+    return load_model(folder).guarantee

@@ -1,0 +1,263 @@
+"""Models of one tensor on disk: a model folder, and of a private fit a release and its owners' rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato.data.tensor import Mode, check_bounds
+from sfumato.errors import ModelFileError
+from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.solvers.own_rows import OwnPrior
+from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
+from sfumato.store.names import MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
+from sfumato.store.reading import Array, damage
+from sfumato.store.replacing import replacing_folder, write_files
+from sfumato.store.writing import (
+    check_precision,
+    check_shape,
+    guarantee_files,
+    mode_from_json,
+    mode_to_json,
+    model_files,
+    modes_from_json,
+)
+from sfumato.typed import finite_number, whole_number
+
+_OWN_ROWS = "own rows"
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """All that a fitted model needs to predict, and how it came about."""
+
+    kind: str
+    model: Multilinear
+    modes: tuple[Mode, ...]
+    bounds: tuple[float, float] | None
+    settings: dict[str, Any]
+    notes: dict[str, Any] = field(default_factory=dict)
+    guarantee: Guarantee | None = None
+    local: int | None = None  # mode whose rows are not part of a release
+    own_prior: OwnPrior | None = None  # how these rows are solved
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def save_model(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
+    """Write a model folder, replacing an older model there; nothing is left if writing fails."""
+    files = with_manifest(_model_files(stored))
+    with replacing_folder(folder) as new:
+        write_files(new, files)
+    return Path(folder)
+
+
+def save_release(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
+    """Write what a private model's guarantee covers, and nothing else."""
+    files = release_files(stored)
+    with replacing_folder(folder) as new:
+        write_files(new, files)
+    return Path(folder)
+
+
+def save_private(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
+    """Write a private model's release, and beside it the rows that stay with their owners."""
+    release = release_files(stored)
+    owner = None if stored.local is None else _owner_files(stored, stored.local, release[MANIFEST])
+    with replacing_folder(folder) as new:
+        (new / RELEASE).mkdir()
+        write_files(new / RELEASE, release)
+        if owner is not None:
+            (new / OWNER).mkdir(mode=0o700)
+            write_files(new / OWNER, owner)
+    return Path(folder)
+
+
+def _model_files(stored: StoredModel) -> dict[str, bytes]:
+    model = stored.model
+    tensors = {}
+    for m in range(model.order):
+        if m != stored.local:
+            tensors[f"factor_{m}"] = model.factors[m]
+            tensors[f"bias_{m}"] = model.mode_biases[m]
+    if isinstance(model, TuckerModel):
+        tensors["core"] = model.core
+    description = {
+        "kind": stored.kind,
+        "structure": "tucker" if isinstance(model, TuckerModel) else "cp",
+        "ranks": model.ranks,
+        "mean": model.mean,
+        "bounds": stored.bounds,
+        "modes": [mode_to_json(mode) for mode in stored.modes],
+        "local": stored.local,
+        "settings": stored.settings,
+        "notes": stored.notes,
+    }
+    if stored.own_prior is not None:
+        description["own_prior"] = stored.own_prior.to_json()
+        tensors |= stored.own_prior.tensors()
+    return model_files(description, tensors)
+
+
+def release_files(stored: StoredModel) -> dict[str, bytes]:
+    """What a private model's guarantee covers, and nothing else: the files of its release, by name."""
+    if stored.guarantee is None:
+        raise ModelFileError("a model without a guarantee cannot be released")
+    modes = tuple(_emptied(mode) if m == stored.local else mode for m, mode in enumerate(stored.modes))
+    return with_manifest(
+        {**_model_files(replace(stored, modes=modes)), **guarantee_files(stored.guarantee)}
+    )
+
+
+def _emptied(mode: Mode) -> Mode:
+    """A mode of which a release says nothing but the name."""
+    return Mode(mode.name, 0, np.empty(0, object), mode.bin)
+
+
+def _owner_files(stored: StoredModel, local: int, release: bytes) -> dict[str, bytes]:
+    """Rows and labels that stay with their owners, and which release they belong to."""
+    mode, model = stored.modes[local], stored.model
+    description = {"kind": _OWN_ROWS, "release": _digest(release), "mode": mode_to_json(mode)}
+    tensors = {"factor": model.factors[local], "bias": model.mode_biases[local]}
+    warning = (
+        f"Each row belongs to one {mode.name} and depends on its data alone without noise.\n"
+        "Show it to its owner only. The folder `release` beside this one is what may be handed out.\n"
+    )
+    return with_manifest({**model_files(description, tensors), NOT_FOR_RELEASE: warning.encode()})
+
+
+def _digest(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def load_model(folder: str | os.PathLike[str]) -> StoredModel:
+    """Read a model folder; whatever is wrong with it is a ``ModelFileError`` that says so.
+
+    Of a private fit the release is read, with the owners' rows where they lie beside it.
+    """
+    path = existing_folder(folder)
+    if not os.path.lexists(path / RELEASE):
+        return _model_of(read_folder(path))
+    release = read_folder(path / RELEASE)
+    stored = _model_of(release)
+    if stored.local is None or not os.path.lexists(path / OWNER):
+        return stored
+    return _with_own_rows(stored, stored.local, release, read_folder(path / OWNER))
+
+
+def _model_of(contents: Contents) -> StoredModel:
+    description, path = contents.description, contents.path
+    if description.get("kind") == _OWN_ROWS:
+        raise ModelFileError(f"{path} holds rows of owners alone: load the folder around it")
+    with damage(path):
+        modes = modes_from_json(description["modes"])
+        if len(modes) < 2:
+            raise ValueError("a model has two modes or more")
+        local = _local(description.get("local"), modes, contents.guarantee)
+        tensors = contents.tensors
+        model = _assembled(description, tensors, [mode.size for mode in modes], local)
+        return StoredModel(
+            description["kind"],
+            model,
+            modes,
+            _bounds(description["bounds"]),
+            dict(description["settings"]),
+            dict(description["notes"]),
+            contents.guarantee,
+            local,
+            _own_prior(description.get("own_prior"), tensors, model, local),
+        )
+
+
+def _local(local: Any, modes: tuple[Mode, ...], guarantee: Guarantee | None) -> int | None:
+    if local is not None:
+        whole_number(local, "the mode whose rows stay with their owners")
+        if guarantee is None or modes[local].size:
+            raise ValueError("rows stay with their owners in the release of a private fit alone")
+    if any(mode.size == 0 for m, mode in enumerate(modes) if m != local):
+        raise ValueError("a mode has no levels")
+    return None if local is None else int(local)
+
+
+def _bounds(bounds: Any) -> tuple[float, float] | None:
+    if bounds is None:
+        return None
+    return check_bounds(tuple(finite_number(bound, "a bound") for bound in bounds))  # type: ignore[arg-type]
+
+
+def _assembled(
+    description: Mapping[str, Any], tensors: Mapping[str, Array], sizes: list[int], local: int | None
+) -> Multilinear:
+    """The model; every array has to have the shape that labels and ranks ask for."""
+    shared = [m for m in range(len(sizes)) if m != local]
+    columns = [tensors[f"factor_{m}"].shape[-1] for m in shared]
+    ranks = description.get("ranks")  # the earliest releases have none
+    ranks = columns if ranks is None else [whole_number(rank, "a rank", least=1) for rank in ranks]
+    if len(ranks) != len(sizes):
+        raise ValueError(f"it has {len(sizes)} modes and {len(ranks)} ranks")
+    tucker = {"tucker": True, "cp": False}[description["structure"]]
+    parameters = {"core": tensors["core"]} if tucker else {}
+    for m in shared:
+        parameters |= {name: tensors[name] for name in (f"factor_{m}", f"bias_{m}")}
+        check_shape(f"factor_{m}", tensors[f"factor_{m}"], (sizes[m], ranks[m]))
+        check_shape(f"bias_{m}", tensors[f"bias_{m}"], (sizes[m],))
+    check_precision(*parameters.values())
+    if local is not None:
+        dtype = tensors[f"factor_{shared[0]}"].dtype
+        parameters[f"factor_{local}"] = np.empty((0, ranks[local]), dtype)
+        parameters[f"bias_{local}"] = np.empty(0, dtype)
+    factors, biases = (
+        [parameters[f"{name}_{m}"] for m in range(len(sizes))] for name in ("factor", "bias")
+    )
+    mean = finite_number(description["mean"], "the mean")
+    if tucker:
+        return TuckerModel.from_factors(factors, parameters["core"], mean=mean, biases=biases)
+    return CPModel.from_factors(factors, mean=mean, biases=biases)
+
+
+def _own_prior(
+    numbers: Any, tensors: Mapping[str, Array], model: Multilinear, local: int | None
+) -> OwnPrior | None:
+    """How rows are solved that stay with their owners; an older release does not say it."""
+    if numbers is None:
+        return None
+    for name, number in numbers.items():
+        if number is not None:
+            finite_number(number, name)
+    if local is None or whole_number(numbers["mode"], "the mode of own rows") != local:
+        raise ValueError("the prior of own rows is one of another mode")
+    own = {name: array for name, array in tensors.items() if name.startswith("own_")}
+    if any(array.dtype != np.float64 for array in own.values()):
+        raise ValueError("the prior of own rows is not of float64")
+    prior = OwnPrior.from_parts(numbers, own, model.order)
+    prior.check(model.shape, model.ranks)
+    return prior
+
+
+def _with_own_rows(stored: StoredModel, local: int, release: Contents, owner: Contents) -> StoredModel:
+    """A release with the rows that stayed with their owners put back."""
+    description, tensors = owner.description, owner.tensors
+    with damage(owner.path):
+        mode = mode_from_json(description["mode"])
+        if mode.name != stored.modes[local].name or (
+            owner.manifest is not None and description["release"] != _digest(release.manifest or b"")
+        ):
+            raise ModelFileError(f"{owner.path} belongs to another release than the one beside it")
+        rows, biases = tensors["factor"], tensors["bias"]
+        check_precision(rows, biases, stored.model.rows)
+        check_shape("factor", rows, (mode.size, stored.model.ranks[local]))
+        check_shape("bias", biases, (mode.size,))
+        model = stored.model.with_rows(local, rows, biases)
+        modes = tuple(mode if m == local else other for m, other in enumerate(stored.modes))
+        return replace(stored, model=model, modes=modes)

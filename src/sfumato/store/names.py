@@ -1,0 +1,34 @@
+"""Names of the files and folders of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+JSON, TENSORS = "model.json", "model.safetensors"
+GUARANTEE_JSON, GUARANTEE_TEXT = "guarantee.json", "guarantee.txt"
+NOT_FOR_RELEASE = "NOT-FOR-RELEASE.txt"
+MANIFEST = "manifest.json"
+SIGNATURE, NEW_SIGNATURE = "signature.json", "signature.json.new"
+RELEASE, OWNER = "release", "owner"
+
+UNLISTED = frozenset({MANIFEST, SIGNATURE, NEW_SIGNATURE})  # what no manifest can or need list
+_FILES = UNLISTED | {JSON, TENSORS, GUARANTEE_JSON, GUARANTEE_TEXT, NOT_FOR_RELEASE}
+_FOLDERS = frozenset({RELEASE, OWNER})
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model, or a private fit."""
+    return any(
+        (folder / part / JSON).is_file() and (folder / part / TENSORS).is_file()
+        for part in ("", RELEASE)
+    )
+
+
+def foreign(folder: Path) -> str | None:
+    """The name of something in a model's folder that is no part of a model."""
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        known = _FOLDERS if path.is_dir() else _FILES
+        if path.name not in known or not set(inside.parts[:-1]) <= _FOLDERS:
+            return str(inside)
+    return None

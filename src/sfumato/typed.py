@@ -1,0 +1,91 @@
+"""Values from outside, held against the types that a signature names.
+
+JSON has numbers where a field wants a word, and lists where it wants a tuple. What a file says is
+checked here once, so that no later line has to expect anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value from JSON is of a type; of types that JSON cannot hold, nothing is known."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in inner)
+    if hint in (bool, str, NoneType):
+        return isinstance(value, hint)
+    if hint in (int, float):  # a whole float will do for a count
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and (hint is float or value == value // 1)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        pair = isinstance(value, list | tuple) and len(value) == len(inner)
+        return pair and all(map(fits, value, inner))
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, list | tuple) and all(fits(each, inner[0]) for each in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(
+            fits(name, inner[0]) and fits(each, inner[1]) for name, each in value.items()
+        )
+    return True
+
+
+def check_fields(data: Any, hints: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The fields of a JSON object, each known and of its type; lists become tuples where due."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{_short(data)} has no fields")
+    for name, value in data.items():
+        if name not in hints:
+            raise ValueError(f"{what} has a field {name!r} that this version does not know")
+        if not fits(value, hints[name]):
+            raise ValueError(f"{name} of {what} cannot be {_short(value)}")
+    return {name: _with_tuples(value, hints[name]) for name, value in data.items()}
+
+
+def made_of(make: Callable[..., _T], data: Any, what: str) -> _T:
+    """A record, or an object by its constructor, from a JSON object with the same names and types."""
+    try:
+        return make(**check_fields(data, _hints(make), what))
+    except TypeError as error:
+        raise ValueError(f"fields of {what} are missing: {error}") from error
+
+
+def whole_number(value: Any, what: str, least: int = 0) -> int:
+    if not fits(value, int) or isinstance(value, float) or value < least:
+        raise ValueError(f"{what} must be a whole number from {least} on, not {_short(value)}")
+    return int(value)
+
+
+def finite_number(value: Any, what: str) -> float:
+    if not fits(value, float) or not isfinite(value):
+        raise ValueError(f"{what} must be a finite number, not {_short(value)}")
+    return float(value)
+
+
+@cache
+def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
+    if is_dataclass(make):
+        known = get_type_hints(make)
+        return {field.name: known[field.name] for field in fields(make) if field.init}
+    known = get_type_hints(vars(make).get("__init__", make))
+    return {name: hint for name, hint in known.items() if name != "return"}
+
+
+def _with_tuples(value: Any, hint: Any) -> Any:
+    wants_tuple = any(get_origin(each) is tuple for each in (hint, *get_args(hint)))
+    return tuple(value) if isinstance(value, list) and wants_tuple else value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
