@@ -118,7 +118,8 @@ def test_options_of_a_group_stand_where_the_group_stands():
     found = []
     spread = with_groups(command)
     names = list(spread.__annotations__)
-    assert names == ["file", "modes", "value", "bounds", "bin", "variable", "quiet"]
+    read = ["modes", "value", "bounds", "bin", "variable", "separator", "date_format"]
+    assert names == ["file", *read, "quiet"]
     spread(file="f", modes=["a", "b"], value="v", bounds=None, bin=None, variable=None, quiet=True)
     assert found == [("f", Columns(["a", "b"], "v"), True)]
 

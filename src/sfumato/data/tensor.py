@@ -14,6 +14,7 @@ from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 
 MAX_ENTRIES = np.iinfo(np.int32).max
+MAX_LEVELS = np.iinfo(np.int32).max
 TIME_BINS = ("hour", "day", "week", "month")
 
 
@@ -308,17 +309,27 @@ def _check_coordinates(coordinates: NDArray[Any], values: NDArray[Any], modes: S
             f"coordinates must have shape ({order}, entries) and values (entries,), "
             f"got {coordinates.shape} and {values.shape}"
         )
-    if coordinates.dtype.kind not in "iu":
-        raise DataError(f"coordinates must be whole numbers, got {coordinates.dtype}")
     if not values.shape[0]:
         raise DataError("there are no entries: the table is empty")
     if values.shape[0] > MAX_ENTRIES:
         raise DataError(f"at most {MAX_ENTRIES:,} entries are supported, got {values.shape[0]:,}")
     for mode, levels in zip(modes, coordinates, strict=True):
-        low, high = int(levels.min()), int(levels.max())
-        if low < 0 or high >= mode.size:
-            wrong = low if low < 0 else high
-            raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
+        check_levels(mode, levels)
+
+
+def check_levels(mode: Mode, levels: NDArray[Any]) -> None:
+    """Refuse levels that a mode does not have, as they are given: in 32 bits large ones would wrap."""
+    if levels.dtype.kind not in "iu":
+        raise DataError(f"coordinates must be whole numbers, got {levels.dtype}")
+    if mode.size > MAX_LEVELS:
+        raise DataError(
+            f"mode {mode.name!r} has {mode.size:,} levels, and at most {MAX_LEVELS:,} are supported: "
+            "number those that occur from 0"
+        )
+    low, high = int(levels.min(initial=0)), int(levels.max(initial=0))
+    if low < 0 or high >= max(mode.size, 1):
+        wrong = low if low < 0 else high
+        raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
 
 
 def _whole_number(label: Any) -> int | None:
