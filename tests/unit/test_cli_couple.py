@@ -120,7 +120,8 @@ def test_options_of_a_group_stand_where_the_group_stands():
     names = list(spread.__annotations__)
     read = ["modes", "value", "bounds", "bin", "variable", "separator", "date_format"]
     assert names == ["file", *read, "quiet"]
-    spread(file="f", modes=["a", "b"], value="v", bounds=None, bin=None, variable=None, quiet=True)
+    given = {"modes": ["a", "b"], "value": "v"}
+    spread(file="f", quiet=True, **{**dict.fromkeys(read), **given})
     assert found == [("f", Columns(["a", "b"], "v"), True)]
 
 

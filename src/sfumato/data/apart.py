@@ -27,7 +27,7 @@ from sfumato.errors import DataError, SettingError
 
 SECONDS = 15.0  # and one more for every megabyte
 _MEGABYTE = 1 << 20
-_CHILD_BYTES = 2 << 30  # of address space that Python and its libraries take by themselves
+_CHILD_BYTES = 1 << 30  # of address space that Python and its libraries take by themselves
 _COPIES = 4  # of what is unpacked that a reader may hold at a time
 
 

@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from sfumato.data import apart, npy, sparse
 from sfumato.data.files import open_text
+from sfumato.data.labels import first_refused
 from sfumato.data.tables import EntryCollector, Selection
 from sfumato.data.tensor import Mode, SparseTensor, check_levels
 from sfumato.errors import DataError, SettingError
 
 TNS_BYTES = 1 << 24  # of lines that are taken at a time
-_WHITE = b" \t\r\n\v\f"
 _TNS_COMMENT = re.compile(rb"#[^\r\n]*+")
-_TNS_ENDS = re.compile(rb"[ \t\r\v\f]*+\n[ \t\r\n\v\f]*+")
-_TNS_BLANKS = re.compile(rb"[ \t\r\v\f]++")
+_TNS_BLANKS = bytes.maketrans(b"\r\t\v\f", b"\n   ")
 
 
 def mode_names(order: int, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -153,12 +152,25 @@ def read_tns(
 
 def _tns_levels(column: Any, path: Path) -> Any:
     """Coordinates, as whole numbers from their text: a float would run large ones together."""
-    digits = pc.replace_substring_regex(column, pattern=r"^0*(\d+)(\.0*)?$", replacement=r"\1")
-    right = pc.match_substring_regex(digits, pattern=r"^[1-9]\d{0,17}$")
-    if not pc.all(right).as_py():
-        wrong = column.filter(pc.invert(right))[0].as_py()
-        raise DataError(f"{path}: coordinates must be whole numbers from 1 upwards, got {wrong!r}")
-    return digits.cast(pa.int64())
+    try:
+        levels = column.cast(pa.int64())
+    except pa.ArrowInvalid:  # 12.0 may stand for 12
+        levels = _levels_with_point(column, path)
+    low = pc.min(levels).as_py()
+    if low < 1:
+        raise DataError(f"{path}: coordinates must be whole numbers from 1 upwards, got {low}")
+    return levels
+
+
+def _levels_with_point(column: Any, path: Path) -> Any:
+    digits = pc.replace_substring_regex(column, pattern=r"^(\d+)\.0*$", replacement=r"\1")
+    try:
+        return digits.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        wrong = first_refused(digits, lambda part: part.cast(pa.int64()))
+        raise DataError(
+            f"{path}: coordinates must be whole numbers from 1 upwards, got {wrong!r}"
+        ) from error
 
 
 def _tns_columns(path: Path) -> Iterator[list[Any]]:
@@ -194,7 +206,16 @@ def _tns_lines(path: Path) -> Iterator[bytes]:
             rest = file.readline(TNS_BYTES)
             if len(rest) == TNS_BYTES and not rest.endswith(b"\n"):
                 raise DataError(f"{path} is not a FROSTT tensor: a line has over {TNS_BYTES:,} bytes")
-            bare = _TNS_COMMENT.sub(b"", block + rest)
-            tidy = _TNS_BLANKS.sub(b" ", _TNS_ENDS.sub(b"\n", bare)).strip(_WHITE)
-            if tidy:
+            if tidy := _tidy(block + rest):
                 yield tidy
+
+
+def _tidy(lines: bytes) -> bytes:
+    """Lines without comments and without blanks but for single ones between fields."""
+    if b"#" in lines:
+        lines = _TNS_COMMENT.sub(b"", lines)
+    lines = lines.translate(_TNS_BLANKS)
+    for many, one in ((b"  ", b" "), (b" \n", b"\n"), (b"\n ", b"\n"), (b"\n\n", b"\n")):
+        while many in lines:  # replacing is far faster than a pattern, and most files are tidy
+            lines = lines.replace(many, one)
+    return lines.strip(b" \n")

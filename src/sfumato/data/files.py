@@ -63,6 +63,7 @@ _FOREIGN = (
     TypeError,
     ValueError,  # errors of Unicode among them
 )
+_NO_SENTENCE = (LookupError, SyntaxError, tokenize.TokenError)  # what these say, or how, helps nobody
 
 
 class MissingFileError(DataError, FileNotFoundError):
@@ -88,7 +89,9 @@ def _complaint(error: Exception) -> str:
         return (
             "it is not text in UTF-8. Save it as such ('CSV UTF-8' in Excel), or check that it is whole"
         )
-    if isinstance(error, LookupError) or not text:  # a KeyError's text is no sentence
+    if text.startswith("CSV parse error: Expected"):
+        return f"{text}. A field that holds a separator, such as a decimal comma, needs quotes around it"
+    if isinstance(error, _NO_SENTENCE) or not text:
         return f"it is damaged ({type(error).__name__}: {text})"
     return text
 

@@ -143,12 +143,14 @@ def read_table(
             raise DataError(f"{path.name} is not a table: use .csv, .tsv, .parquet or .xlsx")
         with reading(path):
             table = tables.read_file(path, kind, separator, variable, as_text)
+            available = table.column_names  # which may be no text
     else:
         with reading(f"the {type(source).__name__}"):
             table = tables.table_in_memory(source)
+            available = table.column_names
     if columns is None:
         return table
-    tables.check_columns(columns, table.column_names)
+    tables.check_columns(columns, available)
     return table.select(list(columns))
 
 

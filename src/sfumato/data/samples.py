@@ -181,7 +181,8 @@ def _part(source: Any, what: str) -> _Part:
     dtype = _float_type(source.dtype, what)
     if is_sparse:
         # Batches hold as many numbers as dense ones: short ones would cost more than their products.
-        rows = scipy.sparse.csr_array(sparse.checked(source))
+        with reading(what):
+            rows = scipy.sparse.csr_array(sparse.checked(source))
         return _Part(size, count, partial(_sparse_rows, rows, dtype), -(-rows.nnz // max(count, 1)))
     return _Part(size, count, partial(_dense_rows, np.asarray(source), dtype), size)
 
