@@ -92,7 +92,8 @@ def test_a_separator_is_for_text_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", ['a,"b ""c"" d",e', 'a,"b\nc",e', "\ufeffa,b,e", "\n\na,b,e", "a,,e", '"a"x,b,e', "a,b,", '""']
+    "header",
+    ['a,"b ""c"" d",e', 'a,"b\nc",e', "\ufeffa,b,e", "\n\na,b,e", "a,,e", '"a"x,b,e', "a,b,", '""'],
 )
 def test_columns_are_named_as_arrow_names_them(tmp_path, header):
     path = written(tmp_path / "t.csv", f"{header}\n1,2,3\n")
@@ -222,7 +223,9 @@ def test_dates_are_read_as_they_are_said_to_be_written(tmp_path, format, days):
         read(path, **DATED)
 
 
-@pytest.mark.parametrize("wrong", ["31/02/2020", "2020-02-01", "13/13/2020", "01/02/2020 x", "1580515200"])
+@pytest.mark.parametrize(
+    "wrong", ["31/02/2020", "2020-02-01", "13/13/2020", "01/02/2020 x", "1580515200"]
+)
 def test_dates_that_are_none_are_not_guessed(tmp_path, wrong):
     path = written(tmp_path / "t.csv", f"user,when,rating\n1,01/02/2020,1\n2,{wrong},2\n")
     with pytest.raises(DataError, match=f"'{wrong}' is no date written as %d/%m/%Y"):
@@ -231,9 +234,9 @@ def test_dates_that_are_none_are_not_guessed(tmp_path, wrong):
 
 def test_formats_of_dates_that_make_no_sense(tmp_path):
     path = written(tmp_path / "t.csv", "\n".join(LINES))
-    with pytest.raises(SettingError, match="say with bins .* which columns hold times"):
+    with pytest.raises(SettingError, match=r"say with bins .* which columns hold times"):
         read(path, **CALL, date_format="%d/%m/%Y")
-    with pytest.raises(SettingError, match="date_format .* says how dates are written"):
+    with pytest.raises(SettingError, match=r"date_format .* says how dates are written"):
         read(path, **DATED, date_format="day first")
 
 

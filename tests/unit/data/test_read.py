@@ -55,6 +55,13 @@ def test_tables_in_memory_agree(make, expected):
     same(read(make(COLUMNS), **CALL), expected)
 
 
+def test_columns_that_pandas_numbers():
+    frame = pd.DataFrame([[1, "x", 2.0], [2, "y", 3.0]])
+    assert read(frame, ["0", "1"], "2").values.tolist() == [2, 3]
+    with pytest.raises(SettingError, match="columns are named by text, got 0"):
+        read(frame, [0, 1], 2)
+
+
 def test_categories_and_pandas_integers_with_gaps():
     frame = pd.DataFrame({"a": [1, 2, None], "b": ["x", "y", "x"], "v": [1, 2, 3]})
     frame["b"] = frame["b"].astype("category")
@@ -162,6 +169,27 @@ def test_damaged_frostt(tmp_path, text, message, monkeypatch):
     monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
     (tmp_path / "t.tns").write_text(text)
     with pytest.raises(DataError, match=message):
+        read(tmp_path / "t.tns")
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "   "])
+def test_large_coordinates_of_frostt_stay_apart(tmp_path, blank):
+    numbers = [str(2**53), str(2**53 + 1), "007", "7.0", "5", str(2**32 + 5)]
+    lines = [blank.join([number, "1", "2.5"]) for number in numbers]
+    (tmp_path / "t.tns").write_bytes("\r\n".join(lines).encode())
+    tensor = read(tmp_path / "t.tns")
+    assert tensor.modes[0].labels.tolist() == [5, 7, 2**32 + 5, 2**53, 2**53 + 1]
+    (tmp_path / "t.tns").write_text(f"{2**63} 1 2\n")
+    with pytest.raises(
+        DataError, match=r"t\.tns: coordinates must be whole numbers.*'9223372036854775808'"
+    ):
+        read(tmp_path / "t.tns")
+
+
+def test_a_line_of_frostt_that_never_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
+    (tmp_path / "t.tns").write_text("1 2 3\n" + "1 " * 50)
+    with pytest.raises(DataError, match="a line has over 24 bytes"):
         read(tmp_path / "t.tns")
 
 
@@ -313,6 +341,12 @@ def test_objects_that_are_no_tables():
         read(pd.DataFrame({"a": [1, "x"], "b": [1, 2], "v": [1, 2]}), ["a", "b"], "v")
     with pytest.raises(DataError, match="two modes or more"):
         read(np.ones(3))
+    with pytest.raises(DataError, match="the array is masked"):
+        read(np.ma.masked_invalid(np.ones((2, 2))))
+    for wrong in (object(), 2**70, "\ud800", [1], 1 + 2j):
+        frame = pd.DataFrame({"a": pd.Series([1, wrong], dtype=object), "b": [1, 2], "v": [1, 2]})
+        with pytest.raises(DataError, match=r"mixes types|cannot be read|cannot hold labels"):
+            read(frame, ["a", "b"], "v")
     with pytest.raises(DataError, match="no columns"):
         read(pd.DataFrame(), ["a", "b"], "v")
 
