@@ -53,8 +53,8 @@ def load_mat(path: Path, variable: str | None) -> Any:
             raise SettingError(f"{path.name} has no numeric array {variable!r}")
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in found.items()) or "none"
         raise SettingError(
-            f"say which array of {path.name} to read with variable=; those of two or more "
-            f"modes: {listed}"
+            f"say which array of {path.name} to read, with variable or --variable; those of two or "
+            f"more modes: {listed}"
         )
     (shape,) = found.values()
     if not words["sparse"]:
@@ -79,7 +79,9 @@ def load_xlsx(path: Path, sheet: str | None) -> pa.Table:
         what = "has no sheets with a table" if not words["sheets"] else "has several sheets"
         if sheet is not None:
             what = f"has no sheet {sheet!r}"
-        raise SettingError(f"{path.name} {what}: say which to read with variable. Sheets: {listed}")
+        raise SettingError(
+            f"{path.name} {what}: say which to read, with variable or --variable. Sheets: {listed}"
+        )
     kinds = {"number": pa.float64(), "text": pa.string(), "time": pa.string()}
     columns = [pa.array(each["cells"], kinds[each["kind"]]) for each in words["columns"]]
     typed = [

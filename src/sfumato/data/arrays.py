@@ -128,7 +128,7 @@ def _table_of(arrays: npy.Npz, names: Sequence[str]) -> pa.Table:
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise DataError(
             f"arrays that make a table have one dimension and the same length, got {listed}; "
-            "choose one dense array with variable="
+            "choose one dense array with variable or --variable"
         )
     return pa.table(columns)
 

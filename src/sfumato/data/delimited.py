@@ -161,18 +161,24 @@ def with_columns(
     with open_text(path) as source:
         text = source.read()
     cut = _separator(text[:HEAD_BYTES], kind, separator)
-    columns = [pa.array(values).cast(pa.string()).to_pylist() for values in added.values()]
-    cells = iter([[_quoted(name, cut) for name in added], *map(list, zip(*columns, strict=True))])
-    for line, end in _records(text, cut):
-        more = next(cells, None) if line.removeprefix(_BYTE_ORDER_MARK) else []
+    cells = _cells(added, cut)
+    if text.startswith(_BYTE_ORDER_MARK):
+        yield _BYTE_ORDER_MARK
+    for line, end in _records(text.removeprefix(_BYTE_ORDER_MARK), cut):
+        more = next(cells, None) if line else b""  # a line without a character is no row
         if more is None:
             raise DataError(f"{path} has changed while it was read")
-        yield (
-            cut.join([line.decode("utf-8", "surrogateescape"), *more]).encode("utf-8", "surrogateescape")
-            + end
-        )
+        yield line + more + end
     if next(cells, None) is not None:
         raise DataError(f"{path} has changed while it was read")
+
+
+def _cells(added: Mapping[str, NDArray[Any]], separator: str) -> Iterator[bytes]:
+    """What is added to each line: first the names, then the numbers of one row after the other."""
+    yield "".join(f"{separator}{_quoted(name, separator)}" for name in added).encode()
+    columns = [pa.array(values).cast(pa.string()).to_pylist() for values in added.values()]
+    for row in zip(*columns, strict=True):
+        yield "".join(f"{separator}{cell}" for cell in row).encode()
 
 
 def _quoted(name: str, separator: str) -> str:

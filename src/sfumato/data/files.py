@@ -101,12 +101,14 @@ def _complaint(error: Exception) -> str:
 
 def existing_file(source: str | os.PathLike[str]) -> Path:
     """The path of a file that is there."""
-    path = Path(source).expanduser()
-    with reading(repr(os.fspath(source))):  # a name may hold what no name can
+    with reading(repr(os.fspath(source))):  # a name may be longer than names can be
+        path = Path(source).expanduser()
         if path.is_dir():
             raise DataError(f"{path} is a folder: name a file in it")
         if not path.exists():
             raise MissingFileError(f"there is no file {path} (looked from {Path.cwd()})")
+        if not path.is_file():  # to open a pipe would wait for whoever writes to it
+            raise DataError(f"{path} is no plain file: write what it gives to one, and name that")
     return path
 
 

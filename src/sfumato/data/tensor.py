@@ -60,7 +60,7 @@ class Mode:
         A number matches a label written as text and the other way round, so that a table read
         from CSV and one held in memory mean the same levels.
         """
-        wanted = np.asarray(labels)
+        wanted = _in_a_row(labels, self.name)
         if self.labels is None:
             return self._find_numbers(wanted)
         known = self._level_of
@@ -330,6 +330,19 @@ def check_levels(mode: Mode, levels: NDArray[Any]) -> None:
     if low < 0 or high >= max(mode.size, 1):
         wrong = low if low < 0 else high
         raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
+
+
+def _in_a_row(labels: Sequence[Any] | NDArray[Any], mode: str) -> NDArray[Any]:
+    """Labels as an array of one dimension."""
+    try:
+        row = np.asarray(labels)
+    except ValueError as error:  # sequences of several lengths
+        raise DataError(f"labels of mode {mode!r} are not single ones: {error}") from error
+    if row.ndim != 1:
+        raise DataError(
+            f"labels of mode {mode!r} are given one after the other, not in shape {row.shape}"
+        )
+    return row
 
 
 def _whole_number(label: Any) -> int | None:

@@ -1,5 +1,6 @@
 """Formats of files that newcomers bring, and files that are damaged or made to do harm."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -364,6 +365,14 @@ def test_what_libraries_raise_becomes_an_error_that_names_the_file(tmp_path, nam
         read(tmp_path / name, **({} if name == "t.tns" else CALL))
 
 
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(DataError, match="is no plain file"):
+        read(tmp_path / "t.csv", **CALL)
+
+
 def test_names_that_no_file_can_have():
+    with pytest.raises(DataError, match="cannot be read"):
+        read("a" * 5000 + ".csv", **CALL)
     with pytest.raises(DataError, match="there is no file"):
         read("a\0b.csv", **CALL)

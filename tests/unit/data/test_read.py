@@ -320,7 +320,7 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_matlab_files_that_need_a_choice(tmp_path):
     path = tmp_path / "t.mat"
     scipy.io.savemat(path, {"x": np.ones((2, 3)), "y": np.ones((4, 5)), "name": "text"})
-    with pytest.raises(SettingError, match=r"variable=.*x \(2, 3\), y \(4, 5\)"):
+    with pytest.raises(SettingError, match=r"--variable.*x \(2, 3\), y \(4, 5\)"):
         read(path)
     for name in ("z", "name"):
         with pytest.raises(SettingError, match="no numeric array"):

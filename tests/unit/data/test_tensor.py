@@ -42,6 +42,13 @@ def test_levels_are_checked_as_they_are_given(dtype):
         table(modes=(*MODES[:2], Mode("day", 2**31)))
 
 
+@pytest.mark.parametrize("wrong", [[["ann"]], [["ann", "bob"], ["7"]], "ann", 7])
+def test_labels_that_are_no_row_of_labels(wrong):
+    for mode in (MODES[0], MODES[2]):
+        with pytest.raises(DataError, match=f"labels of mode '{mode.name}'"):
+            mode.find(wrong)
+
+
 def test_duplicates_keep_the_order_they_came_in():
     tensor = table(np.array([[1, 0, 1], [0, 0, 0], [0, 0, 0]]), np.array([9.0, 5.0, 1.0]))
     np.testing.assert_array_equal(tensor.values, [5, 9, 1])
