@@ -21,15 +21,15 @@ def _mat(path: str, variable: str | None) -> tuple[dict[str, Any], list[Any]]:
     if len(found) != 1:
         return {"found": shapes}, []
     (array,) = found.values()
-    sparse = hasattr(array, "indptr")
-    return {"found": shapes, "sparse": sparse}, (
-        [array.data, array.indices, array.indptr] if sparse else [array]
-    )
+    if not hasattr(array, "tocsc"):
+        return {"found": shapes, "sparse": False}, [array]
+    matrix = array.tocsc()
+    return {"found": shapes, "sparse": True}, [matrix.data, matrix.indices, matrix.indptr]
 
 
 def _may_be_tensor(array: Any, variable: str | None) -> bool:
-    if hasattr(array, "indptr"):
-        return array.dtype.kind in "iufb"
+    if hasattr(array, "tocsc"):
+        return True
     if not hasattr(array, "dtype") or array.dtype.kind not in "iuf":
         return False
     # To MATLAB numbers and vectors are matrices too: they count only when asked for by name.
@@ -100,7 +100,7 @@ def main() -> None:
     read = {"mat": _mat, "xlsx": _xlsx}[order["kind"]]
     try:
         words, arrays = read(order["path"], order["variable"])
-    except BaseException as error:  # noqa: BLE001: a panic in Rust is no Exception
+    except BaseException as error:  # a panic in Rust is no Exception
         words, arrays = {"error": _complaint(error)}, []
     listed = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
     sys.stdout.buffer.write(json.dumps({**words, "arrays": listed}).encode() + b"\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
@@ -176,9 +177,9 @@ def with_columns(
 def _cells(added: Mapping[str, NDArray[Any]], separator: str) -> Iterator[bytes]:
     """What is added to each line: first the names, then the numbers of one row after the other."""
     yield "".join(f"{separator}{_quoted(name, separator)}" for name in added).encode()
-    columns = [pa.array(values).cast(pa.string()).to_pylist() for values in added.values()]
-    for row in zip(*columns, strict=True):
-        yield "".join(f"{separator}{cell}" for cell in row).encode()
+    columns = [pa.array(values).cast(pa.string()) for values in added.values()]
+    for row in pc.binary_join_element_wise("", *columns, separator).to_pylist():
+        yield row.encode()
 
 
 def _quoted(name: str, separator: str) -> str:
