@@ -220,12 +220,12 @@ def _tns(rng: Generator) -> bytes:
     return _damaged("\n".join(blank.join(line) for line in lines).encode("utf-8", "replace"), rng)
 
 
-def _npy_bytes(array: Any, rng: Generator) -> bytes:
-    """An array as a .npy file, whose header now and then claims what is not so."""
+def _npy_bytes(array: Any, rng: Generator, chance: float = 0.15) -> bytes:
+    """An array as a .npy file, whose header by chance claims what is not so."""
     file = io.BytesIO()
     np.save(file, array, allow_pickle=True)
     data = file.getvalue()
-    if rng.random() < 0.85:
+    if rng.random() > chance:
         return data
     size = int.from_bytes(data[8:10], "little")
     header = data[10 : 10 + size].decode("latin-1")
@@ -285,14 +285,16 @@ def _npz(rng: Generator) -> bytes:
 
 
 def _npz_sparse(rng: Generator) -> bytes:
-    matrix = _tampered(_sparse(rng, formats=("csr", "csc", "coo", "bsr", "dia")), rng)
+    matrix = _sparse(rng, formats=("csr", "csc", "coo", "bsr", "dia"))
+    if rng.random() < 0.6:
+        matrix = _tampered(matrix, rng)
     names = ("data", "indices", "indptr", "row", "col", "offsets")
     arrays = {name: np.asarray(getattr(matrix, name)) for name in names if hasattr(matrix, name)}
     arrays |= {"format": np.array(matrix.format.encode()), "shape": np.array(matrix.shape)}
     for name in list(arrays):
-        if rng.random() < 0.05:
+        if rng.random() < 0.02:
             del arrays[name]
-    return _archive({f"{name}.npy": _npy_bytes(array, rng) for name, array in arrays.items()}, rng)
+    return _archive({f"{name}.npy": _npy_bytes(array, rng, 0.04) for name, array in arrays.items()}, rng)
 
 
 def _mat(rng: Generator) -> bytes:
