@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -115,12 +114,14 @@ class Promise:
             raise SettingError(f"{', '.join(named) or 'a private method'} needs --epsilon")
 
     def _read_labels(self) -> dict[str, list[str]]:
+        from sfumato.data.files import lines_of
+
         pairs = [text.partition("=") for text in self.public_labels or []]
         if not all(mode and file for mode, _, file in pairs):
             raise typer.BadParameter(
                 "give a mode and a file, as in item=items.txt", param_hint="--public-labels"
             )
-        return {mode: Path(file).read_text(encoding="utf-8").splitlines() for mode, _, file in pairs}
+        return {mode: lines_of(file) for mode, _, file in pairs}
 
 
 def public_shape(modes: Sequence[Mode], privacy: Privacy | None) -> list[int]:

@@ -67,7 +67,7 @@ def _grammar(separator: str) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
     between = re.escape(separator.encode())
     field = rb"(?:" + _QUOTED + rb")?+[^" + between + rb"\r\n]*+"
     record = rb"((?:" + field + between + rb")*+" + field + rb")(\r\n|\r|\n|\Z)"
-    return re.compile(rb"(" + field + rb")(?:" + between + rb"|\Z)"), re.compile(record)
+    return re.compile(rb"(" + field + rb")(" + between + rb"|\Z)"), re.compile(record)
 
 
 def _records(text: bytes, separator: str) -> Iterator[tuple[bytes, bytes]]:
@@ -91,12 +91,10 @@ def _header(head: bytes, separator: str) -> list[str]:
     if not end and len(head) >= HEAD_BYTES:
         raise ValueError(f"its first line, which names the columns, is longer than {HEAD_BYTES:,} bytes")
     field, _ = _grammar(separator)
-    names, place = [], 0
-    while place <= len(line):
-        found = field.match(line, place)
-        assert found is not None
+    names, found = list[str](), field.match(line)
+    while found is not None:
         names.append(_unquoted(found[1]).decode())
-        place = found.end() + (found.end() == len(line) and not found[0].endswith(separator.encode()))
+        found = field.match(line, found.end()) if found[2] else None  # nothing follows the last
     return names
 
 

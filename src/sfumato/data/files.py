@@ -36,7 +36,7 @@ DELIMITED_KINDS = ("csv", "tsv")
 TABLE_KINDS = ("csv", "tsv", "parquet", "xlsx")
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".zip")
 
-HEAD_BYTES = 1 << 16  # of a file of text, from which its separator is told
+HEAD_BYTES = 1 << 20  # of a file of text, from which its separator is told
 
 # What is unpacked may be this large, or so many times as large as the file: more is no data, but a file
 # made to fill the memory.
@@ -110,6 +110,13 @@ def existing_file(source: str | os.PathLike[str]) -> Path:
         if not path.is_file():  # to open a pipe would wait for whoever writes to it
             raise DataError(f"{path} is no plain file: write what it gives to one, and name that")
     return path
+
+
+def lines_of(source: str | os.PathLike[str]) -> list[str]:
+    """The lines of a file of text."""
+    path = existing_file(source)
+    with reading(path):
+        return path.read_text(encoding="utf-8").splitlines()
 
 
 def file_kind(path: Path) -> str:

@@ -104,6 +104,23 @@ def test_columns_are_named_as_arrow_names_them(tmp_path, header):
     assert columns_of(path) == pacsv.read_csv(path, parse_options=options).column_names
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.zst", "t.zip"])
+def test_a_table_may_be_wide_but_not_without_end(tmp_path, name):
+    names = [f"a column with a long name {number}" for number in range(25_000)]
+    for header, fits in ((names, True), (names * 2, False)):
+        text = ",".join(["user", "item", *header, "rating"]) + "\n" + "1," * (len(header) + 2) + "5\n"
+        if name == "t.zip":
+            zipped(tmp_path / name, t_csv=text)
+        else:
+            with pa.output_stream(tmp_path / name, compression="detect") as stream:
+                stream.write(text.encode())
+        if fits:
+            assert read(tmp_path / name, **CALL).values.tolist() == [5]
+        else:
+            with pytest.raises(DataError, match=r"its first line.* is longer than 1,048,576 bytes"):
+                read(tmp_path / name, **CALL)
+
+
 def test_a_column_that_is_there_twice(tmp_path):
     path = written(tmp_path / "t.csv", "user,item,user,rating\n1,2,3,4\n")
     table = pa.Table.from_arrays([pa.array([1])] * 4, ["user", "item", "user", "rating"])
