@@ -21,6 +21,7 @@ from sfumato.data import prepare
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.layout import Site
 from sfumato.data.read import read, read_entries, read_table
+from sfumato.data.tables import table_of
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
@@ -756,11 +757,9 @@ def _tensor_from_table(X: Any, y: Any) -> SparseTensor:
     if y is None:
         raise DataError("fit takes a SparseTensor (see sfumato.read), or a table of labels and values")
     if isinstance(X, np.ndarray):
-        import pyarrow as pa
-
         if X.ndim != 2:
             raise DataError(f"a table of labels has two dimensions, got {X.ndim}")
-        table = pa.table({f"mode{m + 1}": X[:, m] for m in range(X.shape[1])})
+        table = table_of({f"mode{m + 1}": X[:, m] for m in range(X.shape[1])})
     else:
         table = read_table(X)
     names = table.column_names

@@ -310,6 +310,29 @@ def test_predictions_are_those_of_the_estimator_and_columns_stay(ratings, model)
     np.testing.assert_allclose(found.column("prediction").to_numpy(), expected, rtol=1e-12)
 
 
+def test_predictions_leave_the_text_of_the_file_as_it_is(model, tmp_path):
+    cells = tmp_path / "cells.csv"
+    lines = ['"item";user;day;note', '"i001";u001;01/04/1998;"007, or 1.50"', "i002;u002;2/4/1998;1,50"]
+    cells.write_bytes("\r\n".join(lines).encode())
+    flags = ["--separator", ";", "--date-format", "%d/%m/%Y"]
+    for result in (run("predict", model, cells, *flags), run("predict", model, cells, *flags[2:])):
+        assert result.exit_code == 0, result.stderr
+        found = result.stdout_bytes.decode().split("\r\n")
+        assert [line.rpartition(";")[0] for line in found] == lines
+        assert found[0].endswith(";prediction")
+        labels = {
+            "item": ["i001", "i002"],
+            "user": ["u001", "u002"],
+            "day": ["1998-04-01", "1998-04-02"],
+        }
+        expected = sf.load(model).predict(**labels)
+        values = [float(line.rpartition(";")[2]) for line in found[1:]]
+        np.testing.assert_allclose(values, expected, rtol=1e-12)
+    refused = run("predict", model, cells)
+    assert refused.exit_code == 1
+    assert "--date-format" in refused.stderr
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 def test_predictions_to_a_file(ratings, model, tmp_path, suffix):
     pq.write_table(read_table(ratings, as_text=["day"]), tmp_path / "cells.parquet")
@@ -462,3 +485,37 @@ def test_demo_command(tmp_path, monkeypatch):
     result = run("demo", "--out", tmp_path / "d")
     assert result.exit_code == 0, result.stderr
     assert (tmp_path / "d" / "trade-off.png").exists()
+
+
+# -- how files are written --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def european(ratings, tmp_path):
+    """The ratings with semicolons between columns, and days before months."""
+    lines = [line.split(",") for line in ratings.read_text().replace('"', "").splitlines()]
+    place = lines[0].index("day")
+    for line in lines[1:]:
+        line[place] = "/".join(reversed(line[place].split("-")))
+    path = tmp_path / "european.csv"
+    path.write_text("\n".join(";".join(line) for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("separator", [[], ["--separator", ";"]])
+def test_separators_and_dates_on_every_command_that_reads(ratings, european, tmp_path, separator):
+    how = ["--bin", "day=day", "--bounds", "1", "5"]
+    written = [*separator, "--date-format", "%d/%m/%Y"]
+    plain = run("describe", ratings, *COLUMNS, *how, "--json")
+    assert run("describe", european, *COLUMNS, *how, *written, "--json").stdout == plain.stdout
+    completed_json(ratings, *COLUMNS, *how, *QUICK, "--out", tmp_path / "a")
+    completed_json(european, *COLUMNS, *how, *written, *QUICK, "--out", tmp_path / "b")
+    np.testing.assert_array_equal(*(sf.load(tmp_path / name).model_.rows for name in "ab"))
+    promise = ["--epsilon", "4", "--unit", "value", "--method", "constant", "--canary", "least"]
+    result = run(
+        "audit", european, *COLUMNS, *how, *written, *promise, "--runs", "40", "--processes", "1"
+    )
+    assert result.exit_code == 0, result.stderr
+    refused = run("describe", european, *COLUMNS, *how, *separator)
+    assert refused.exit_code == 1
+    assert "--date-format" in refused.stderr

@@ -118,8 +118,10 @@ def test_options_of_a_group_stand_where_the_group_stands():
     found = []
     spread = with_groups(command)
     names = list(spread.__annotations__)
-    assert names == ["file", "modes", "value", "bounds", "bin", "variable", "quiet"]
-    spread(file="f", modes=["a", "b"], value="v", bounds=None, bin=None, variable=None, quiet=True)
+    read = ["modes", "value", "bounds", "bin", "variable", "separator", "date_format"]
+    assert names == ["file", *read, "quiet"]
+    given = {"modes": ["a", "b"], "value": "v"}
+    spread(file="f", quiet=True, **{**dict.fromkeys(read), **given})
     assert found == [("f", Columns(["a", "b"], "v"), True)]
 
 
@@ -593,3 +595,38 @@ def test_components_promise_what_they_did_but_predict_nothing(cells, tmp_path):
     assert (said.exit_code, "not private" in said.stdout) == (0, True)
     result = run("predict", tmp_path / "m", cells)
     assert (result.exit_code, "components" in result.stderr) == (1, True)
+
+
+def test_tables_with_semicolons_and_other_dates(tmp_path):
+    """Each table is written in its own way, and says so by its name."""
+    rows = [
+        (user, f"{day:02}/02/2020", 1 + (user * day) % 4) for user in range(6) for day in range(1, 7)
+    ]
+    write(tmp_path / "a.csv", "user|day|hours", [("|".join(map(str, row)),) for row in rows])
+    iso = [(user, "-".join(reversed(day.split("/"))), hours) for user, day, hours in rows]
+    write(tmp_path / "b.csv", "user,day,hours", iso)
+    write(tmp_path / "c.csv", "user,game,hours", [(user, user % 3, 2) for user in range(6)])
+    columns = ["--value", "hours", "--bin", "day=day", *QUICK]
+    outs = {}
+    for name, how in {
+        "a": ["--separator", "t=|", "--date-format", "t=%d/%m/%Y"],
+        "a again": ["--date-format", "%d/%m/%Y"],  # the header shows the separator
+        "b": [],
+    }.items():
+        file = tmp_path / f"{name[0]}.csv"
+        modes = ["--modes", "t=user,day", "c=user,game"]
+        outs[name] = tmp_path / name
+        result = run(
+            "couple", f"t={file}", tmp_path / "c.csv", *modes, *columns, *how, "--out", outs[name]
+        )
+        assert result.exit_code == 0, result.stderr
+    days = [sf.load(out).factor("day") for out in outs.values()]
+    np.testing.assert_array_equal(days[0], days[2])
+    np.testing.assert_array_equal(days[1], days[2])
+    modes = ["--modes", "c=user,game", "d=user,game"]
+    files = [f"c={tmp_path / 'c.csv'}", f"d={tmp_path / 'c.csv'}"]
+    refused = run(
+        "couple", *files, *modes, "--value", "hours", "--date-format", "%d", "--out", tmp_path / "x"
+    )
+    assert refused.exit_code == 1
+    assert "say with --bin" in refused.stderr

@@ -447,3 +447,11 @@ def test_what_is_claimed_is_released_only_by_force_and_marked(ratings, tmp_path)
     result = run("complete", ratings, *COLUMNS, *flags, "--quiet", "--out", out)
     assert result.exit_code == 0, result.stderr
     assert "CLAIMED" in (out / "release" / "guarantee.txt").read_text()
+
+
+def test_files_of_labels_that_cannot_be_read(ratings, tmp_path):
+    budget = ["--epsilon", "3", "--delta", "1e-6", "--unit", "user", "--out", tmp_path / "m"]
+    (tmp_path / "items.txt").write_bytes(b"\xff\xfei\x000\x00")
+    flags = [*COLUMNS, *budget, "--public-labels", f"item={tmp_path / 'items.txt'}"]
+    assert "it is not text in UTF-8" in error_of(ratings, *flags)
+    assert "there is no file" in error_of(ratings, *flags[:-1], f"item={tmp_path / 'none.txt'}")

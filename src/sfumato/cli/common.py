@@ -87,13 +87,8 @@ def _rescued(save: Callable[[Path], Path], name: str) -> Path | None:
     return None
 
 
-def columns_of(file: Path) -> list[str]:
-    """Names of a table's columns; none for other kinds of files."""
-    import pyarrow as pa
-    import pyarrow.csv as pacsv
-    import pyarrow.parquet as pq
-
-    from sfumato.data import tables
+def refuse_model(file: Path) -> None:
+    """Say what is wrong where the folder of a model is given for a file of data."""
     from sfumato.store import is_model
 
     if is_model(file):
@@ -101,20 +96,18 @@ def columns_of(file: Path) -> list[str]:
             f"{file} is the folder of a model, and what is needed here is a file of data: a model's "
             f"privacy is what `sfumato explain {file}` says"
         )
-    path = tables.existing_file(file)
-    kind = tables.file_kind(path)
-    if kind not in tables.TABLE_KINDS:
-        return []
-    with tables.reading(path):
-        if kind == "parquet":
-            return list(pq.read_schema(path).names)
-        with pa.input_stream(path, compression="detect") as stream:
-            return list(pacsv.open_csv(stream, parse_options=tables.csv_format(kind)).schema.names)
 
 
-def require_columns(file: Path, modes: Sequence[str] | None, value: str | None) -> None:
+def columns_of(file: Path, separator: str | None = None, variable: str | None = None) -> list[str]:
+    """Names of a table's columns; none for other kinds of files."""
+    from sfumato.data import read
+
+    refuse_model(file)
+    return read.columns_of(file, separator, variable)
+
+
+def require_columns(columns: Sequence[str], modes: Sequence[str] | None, value: str | None) -> None:
     """Ask for the names of columns in the words of the command line, where they are missing."""
-    columns = columns_of(file)
     if columns and not (modes and value):
         raise SettingError(
             "say with --modes which columns hold labels and with --value which holds the values; "

@@ -24,6 +24,8 @@ DEFAULT_COUPLED_RANK = 5
     take_several=(
         "--value",
         "--variable",
+        "--separator",
+        "--date-format",
         "--absent",
         "--structure",
         "--divergence",

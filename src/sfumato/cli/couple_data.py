@@ -40,7 +40,15 @@ class Source:
 
     def read(self, file: Path) -> SparseTensor:
         """The entries of the table, or of a file of cells that is like it."""
-        tensor = read(file, self.columns, self.order.value, bins=self.bins, variable=self.order.variable)
+        tensor = read(
+            file,
+            self.columns,
+            self.order.value,
+            bins=self.bins,
+            variable=self.order.variable,
+            separator=self.order.separator,
+            date_format=self.order.date_format if self.bins else None,
+        )
         with _naming(file):
             merged = prepare.merge_duplicates(tensor, self.order.duplicates.value)
         renamed = zip(merged.modes, self.modes, strict=True)
@@ -63,11 +71,15 @@ def find_sources(order: CoupleOrder) -> list[Source]:
         if not any(key in source.bins or key in source.modes for source in sources):
             known = ", ".join(dict.fromkeys(column for each in sources for column in each.columns))
             raise SettingError(f"--bin names {key!r}, which no table has among its modes: {known}")
+    if any(each.order.date_format for each in sources) and not any(each.bins for each in sources):
+        raise SettingError(
+            "--date-format says how times are written: say with --bin which columns hold times"
+        )
     return sources
 
 
 def _source(table: TableOrder, bins: Mapping[str, str]) -> Source:
-    available, name = columns_of(table.file), table.name
+    available, name = columns_of(table.file, table.separator, table.variable), table.name
     if available and (table.modes is None or table.value is None):
         raise SettingError(
             f"say with --modes {name}=A,B which columns of {table.file} hold labels and with --value "
@@ -101,7 +113,7 @@ def _renamed(text: str, available: Sequence[str]) -> tuple[str, str]:
 
 
 def _check_columns(source: Source, file: Path) -> None:
-    available = columns_of(file)
+    available = columns_of(file, source.order.separator, source.order.variable)
     if available:
         with _naming(file):
             Selection(source.columns, source.order.value, source.bins)

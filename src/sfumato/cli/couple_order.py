@@ -41,6 +41,8 @@ class TableOrder:
     modes: tuple[str, ...] | None
     value: str | None
     variable: str | None
+    separator: str | None
+    date_format: str | None
     structure: ModelName
     divergence: float
     dispersion: float | None
@@ -197,7 +199,24 @@ class TableFlags:
     ] = None
     variable: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=ARRAY...", help="Which array of a .npz or .mat file."),
+        typer.Option(
+            metavar="NAME=ARRAY...", help="Which array of a .npz or .mat file, or sheet of a .xlsx file."
+        ),
+    ] = None
+    separator: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=CHARACTER...",
+            help="Between columns of a .csv or .tsv file, such as ';' or tab; by default as its header "
+            "shows.",
+        ),
+    ] = None
+    date_format: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FORMAT...",
+            help="How dates of --bin are written, if not as 2020-12-31: %d/%m/%Y for 31/12/2020.",
+        ),
     ] = None
     absent: Annotated[
         list[str] | None,
@@ -248,6 +267,8 @@ class TableFlags:
         modes = _by_table("--modes", self.modes, names, None, _names, one_for_all=False)
         value = _by_table("--value", self.value, names, None, str)
         variable = _by_table("--variable", self.variable, names, None, str)
+        separator = _by_table("--separator", self.separator, names, None, str)
+        date_format = _by_table("--date-format", self.date_format, names, None, str)
         absent = _by_table("--absent", self.absent, names, Absent.missing, _choice(Absent))
         structure = _by_table("--structure", self.structure, names, ModelName.cp, _choice(ModelName))
         divergence = _by_table("--divergence", self.divergence, names, 1.0, _divergence)
@@ -266,6 +287,8 @@ class TableFlags:
                 modes[name],
                 value[name],
                 variable[name],
+                separator[name],
+                date_format[name],
                 structure[name],
                 divergence[name],
                 dispersion[name],

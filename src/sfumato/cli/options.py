@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sfumato.cli.common import require_columns
+from sfumato.cli.common import columns_of, require_columns
 
 if TYPE_CHECKING:
     from sfumato.data.tensor import SparseTensor
@@ -24,7 +24,8 @@ DEFAULT_RANK = 8
 File = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help="A .csv, .tsv, .parquet, .tns, .npz, .npy or .mat file; comes first."
+        metavar="FILE",
+        help="A .csv, .tsv, .parquet, .xlsx, .tns, .npz, .npy or .mat file; comes first.",
     ),
 ]
 Modes = Annotated[
@@ -45,7 +46,22 @@ Bins = Annotated[
     ),
 ]
 Variable = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Which array of a .npz or .mat file.")
+    str | None,
+    typer.Option(metavar="NAME", help="Which array of a .npz or .mat file, or sheet of a .xlsx file."),
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHARACTER",
+        help="Between columns of a .csv or .tsv file, such as ';' or tab; by default as in its header.",
+    ),
+]
+DateFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="How dates of --bin are written, if not as 2020-12-31: %d/%m/%Y for 31/12/2020.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -59,14 +75,23 @@ class Columns:
     bounds: Bounds = None
     bin: Bins = None
     variable: Variable = None
+    separator: Separator = None
+    date_format: DateFormat = None
 
     def read(self, file: Path) -> SparseTensor:
         from sfumato.data.read import read
 
         bins = bins_by_column(self.bin)
-        require_columns(file, self.modes, self.value)
+        require_columns(columns_of(file, self.separator, self.variable), self.modes, self.value)
         return read(
-            file, self.modes or None, self.value, bounds=self.bounds, bins=bins, variable=self.variable
+            file,
+            self.modes or None,
+            self.value,
+            bounds=self.bounds,
+            bins=bins,
+            variable=self.variable,
+            separator=self.separator,
+            date_format=self.date_format,
         )
 
 

@@ -12,7 +12,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import columns_of
+from sfumato.cli.common import refuse_model
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
@@ -50,13 +50,15 @@ class OwnEntries:
         typer.Option(metavar="COLUMN", help="Column with the own values, where there are others."),
     ] = None
 
-    def predict(self, estimator: TensorEstimator, table: Any, unseen: Unseen) -> Any:
-        from sfumato.data.read import labels_of
+    def predict(
+        self, estimator: TensorEstimator, table: Any, unseen: Unseen, date_format: str | None
+    ) -> Any:
+        from sfumato.data.read import labels_of, read_entries
 
-        labels = labels_of(table, estimator.modes_)
-        return estimator.predict(
-            labels, unseen=unseen.value, own=self.own, own_mode=self.own_mode, own_value=self.own_value
-        )
+        labels, own = labels_of(table, estimator.modes_), None
+        if self.own is not None:
+            own = read_entries(self.own, estimator.modes_, self.own_value, date_format=date_format)
+        return estimator.predict(labels, unseen=unseen.value, own=own, own_mode=self.own_mode)
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,13 @@ class OfTables:
 def predict(
     folder: options.ModelFolder,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Cells to predict: a .csv, .tsv or .parquet table.")
+        Path,
+        typer.Argument(metavar="FILE", help="Cells to predict: a .csv, .tsv, .parquet or .xlsx table."),
     ],
     *,
     out: Annotated[
-        Path | None, typer.Option(help="File to write; by default CSV goes to standard output.")
+        Path | None,
+        typer.Option(help="File to write; by default standard output, as FILE is or else as CSV."),
     ] = None,
     unseen: Annotated[
         Unseen, typer.Option(help="Labels that were not in training: refuse, or use known biases.")
@@ -116,41 +120,43 @@ def predict(
     own_entries: OwnEntries,
     column: Annotated[str, typer.Option(help="Name of the new column.")] = "prediction",
     of_tables: OfTables,
+    variable: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which sheet of a .xlsx file.")
+    ] = None,
+    separator: options.Separator = None,
+    date_format: options.DateFormat = None,
 ) -> None:
     """Add a column of predictions to a table that has a column of labels for each mode.
+
+    Whatever else a .csv or .tsv file holds stays as it is written.
 
     With --own, the labels of own entries are predicted by rows that are solved from these entries and
     the model. That needs no more than a release, happens where the command runs, and costs no budget.
 
     A coupled model has several tables: --relation says which of them the cells belong to.
     """
-    import pyarrow as pa
-    import pyarrow.csv as pacsv
-
     from sfumato.coupled import Coupled
-    from sfumato.data.read import read_table
-    from sfumato.data.write import write_table
+    from sfumato.data.read import read_table, with_dates
+    from sfumato.data.write import write_added
     from sfumato.estimators import load
 
     estimator = load(folder)
     _check_options(estimator, folder, own_entries, of_tables, unseen)
+    refuse_model(file)
     # All columns of a CSV file stay as they are written: 007 is not to become 7.
-    table = read_table(file, as_text=columns_of(file))
-    added = of_tables.column_names(column)
-    for name in added:
+    table = read_table(file, as_text=None, separator=separator, variable=variable)
+    names = of_tables.column_names(column)
+    for name in names:
         if name in table.column_names:
             how = "choose another with --column" if name == column else "rename it"
             raise SettingError(f"{file} has a column {name!r} already: {how}")
+    cells = with_dates(table, estimator.modes_, date_format)
     if isinstance(estimator, Coupled):
-        found = of_tables.predict(estimator, table)
+        found = of_tables.predict(estimator, cells)
     else:
-        found = [own_entries.predict(estimator, table, unseen)]
-    for name, values in zip(added, found, strict=True):
-        table = table.append_column(name, pa.array(values))
-    if out is None:
-        pacsv.write_csv(table, sys.stdout.buffer)
-    else:
-        write_table(table, out)
+        found = [own_entries.predict(estimator, cells, unseen, date_format)]
+    added = dict(zip(names, found, strict=True))
+    write_added(file, table, added, sys.stdout.buffer if out is None else out, separator)
 
 
 def _check_options(

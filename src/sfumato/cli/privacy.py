@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -132,9 +131,11 @@ class Promise:
 
 def _listed(text: str) -> list[str]:
     """Labels from a range of whole numbers, or one by line from a file."""
+    from sfumato.data.files import lines_of
+
     ends = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})", text)
     if ends is None:
-        return _lines(Path(text))
+        return lines_of(text)
     first, last = int(ends[1]), int(ends[2])
     if not first < last < first + _MOST_LABELS:
         raise typer.BadParameter(
@@ -142,12 +143,3 @@ def _listed(text: str) -> list[str]:
             param_hint="--public-labels",
         )
     return [str(number) for number in range(first, last + 1)]
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise SettingError(
-            f"--public-labels takes files of text, a label in each line: {file} is none"
-        ) from error

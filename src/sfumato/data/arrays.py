@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
-import zipfile
+import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy.io.matlab
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sfumato.data.tables import EntryCollector, Selection, reading
-from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.data import apart, npy, sparse
+from sfumato.data.files import open_text
+from sfumato.data.labels import first_refused
+from sfumato.data.tables import EntryCollector, Selection
+from sfumato.data.tensor import Mode, SparseTensor, check_levels
 from sfumato.errors import DataError, SettingError
 from sfumato.surface import setting
 
-_TNS_LINES = 1 << 20
+TNS_BYTES = 1 << 24  # of lines that are taken at a time
+_TNS_COMMENT = re.compile(rb"#[^\r\n]*+")
+_TNS_BLANKS = bytes.maketrans(b"\r\t\v\f", b"\n   ")
 
 
 def mode_names(order: int, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -41,6 +45,8 @@ def from_dense(
     array: NDArray[Any], names: Sequence[str] | None, bounds: tuple[float, float] | None
 ) -> SparseTensor:
     """The entries of an array that are not NaN."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise DataError("the array is masked: put NaN where a value is missing, with filled(np.nan)")
     if array.dtype.kind not in "iuf":
         raise DataError(f"an array of numbers is needed, got one of type {array.dtype}")
     if array.dtype != np.float32:
@@ -53,10 +59,10 @@ def from_sparse(
     matrix: Any, names: Sequence[str] | None, bounds: tuple[float, float] | None
 ) -> SparseTensor:
     """The stored entries of a SciPy sparse matrix or array, stored zeros among them."""
-    entries = scipy.sparse.coo_array(matrix)
-    if entries.dtype.kind not in "iuf":
-        raise DataError(f"a matrix of numbers is needed, got one of type {entries.dtype}")
-    return _positional(entries.coords, entries.data, entries.shape, names, bounds)
+    coordinates, values = sparse.entries(matrix)
+    if values.dtype.kind not in "iuf":
+        raise DataError(f"a matrix of numbers is needed, got one of type {values.dtype}")
+    return _positional(coordinates, values, matrix.shape, names, bounds)
 
 
 def _positional(
@@ -68,6 +74,8 @@ def _positional(
 ) -> SparseTensor:
     named = mode_names(len(shape), names)
     modes = tuple(Mode(name, int(size)) for name, size in zip(named, shape, strict=True))
+    for mode, row in zip(modes, coordinates, strict=True):
+        check_levels(mode, row)
     levels = [np.asarray(row, np.int32) for row in coordinates]
     return SparseTensor(np.stack(levels), values, modes, bounds)
 
@@ -78,36 +86,43 @@ def _positional(
 def load_array(path: Path, kind: str, variable: str | None, selection: Selection) -> Any:
     """What a .npy, .npz or .mat file holds: a dense array, a sparse one, or an Arrow table."""
     if kind == "mat":
-        return _load_mat(path, variable)
-    with path.open("rb") as file:
-        try:
-            if kind == "npy":
-                return np.load(file, allow_pickle=False)
-            return _load_npz(file, variable, selection)
-        except (DataError, SettingError):
-            raise
-        except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from error
+        return apart.load_mat(path, variable)
+    if kind == "npy":
+        return npy.load_npy(path)
+    return _load_npz(npy.Npz(path), variable, selection)
 
 
-def _load_npz(file: BinaryIO, variable: str | None, selection: Selection) -> Any:
-    arrays = np.load(file, allow_pickle=False)
-    if not isinstance(arrays, np.lib.npyio.NpzFile):
-        raise DataError("not a .npz file, though it is named so")
-    names = list(arrays.files)
+def _load_npz(arrays: npy.Npz, variable: str | None, selection: Selection) -> Any:
+    names = arrays.names
     if variable is not None:
         if variable not in names:
             raise SettingError(f"there is no array {variable!r}; there are {', '.join(names)}")
         return arrays[variable]
     if {"format", "shape", "data"} <= set(names):
-        file.seek(0)
-        return scipy.sparse.load_npz(file)
+        return _load_sparse(arrays)
     if len(names) == 1:
         return arrays[names[0]]
     return _table_of(arrays, selection.columns(names))
 
 
-def _table_of(arrays: Any, names: Sequence[str]) -> pa.Table:
+def _load_sparse(arrays: npy.Npz) -> Any:
+    """A matrix as ``scipy.sparse.save_npz`` writes it. It is not yet checked."""
+    named = arrays["format"].item()
+    format = named.decode("ascii") if isinstance(named, bytes) else str(named)
+    shape = tuple(int(size) for size in arrays["shape"])
+    if format in ("csr", "csc", "bsr"):
+        parts: Any = (arrays["data"], arrays["indices"], arrays["indptr"])
+    elif format == "dia":
+        parts = (arrays["data"], arrays["offsets"])
+    elif format == "coo":
+        where = arrays["coords"] if "coords" in arrays.names else (arrays["row"], arrays["col"])
+        parts = (arrays["data"], tuple(where))
+    else:
+        raise DataError(f"a sparse matrix of the format {format!r} is not known")
+    return getattr(scipy.sparse, f"{format}_array")(parts, shape=shape)
+
+
+def _table_of(arrays: npy.Npz, names: Sequence[str]) -> pa.Table:
     columns = {name: arrays[name] for name in names}
     shapes = {name: column.shape for name, column in columns.items()}
     if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) > 1:
@@ -119,38 +134,6 @@ def _table_of(arrays: Any, names: Sequence[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def _load_mat(path: Path, variable: str | None) -> Any:
-    wanted = None if variable is None else [variable]
-    try:
-        content = scipy.io.loadmat(path, variable_names=wanted)
-    except NotImplementedError as error:  # what SciPy raises for HDF5
-        raise DataError(
-            f"{path} is a MATLAB 7.3 (HDF5) file, which is not supported: save it in MATLAB with "
-            "save(..., '-v7')"
-        ) from error
-    except (scipy.io.matlab.MatReadError, ValueError, TypeError, OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read as a MATLAB file: {error}") from error
-    found = {name: array for name, array in content.items() if _may_be_tensor(array, variable)}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if variable is not None:
-        raise SettingError(f"{path.name} has no numeric array {variable!r}")
-    listed = ", ".join(f"{name} {array.shape}" for name, array in found.items()) or "none"
-    raise SettingError(
-        f"say which array of {path.name} to read with {setting('variable')}; those of two or more "
-        f"modes: {listed}"
-    )
-
-
-def _may_be_tensor(array: Any, variable: str | None) -> bool:
-    if scipy.sparse.issparse(array):
-        return True
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
-        return False
-    # To MATLAB numbers and vectors are matrices too: they count only when asked for by name.
-    return variable is not None or sum(size > 1 for size in array.shape) >= 2
-
-
 # -- FROSTT files -------------------------------------------------------------------------------
 
 
@@ -159,36 +142,81 @@ def read_tns(
 ) -> SparseTensor:
     """A FROSTT file: on each line the coordinates, counted from 1, and the value."""
     collector: EntryCollector | None = None
-    for rows in _tns_blocks(path):
+    for *coordinates, values in _tns_columns(path):
         if collector is None:
-            named = mode_names(rows.shape[1] - 1, names)
-            collector = EntryCollector(named, "value", {})
-        coordinates = rows[:, :-1].astype(np.int64)
-        if np.any(coordinates != rows[:, :-1]) or np.any(coordinates < 1):
-            raise DataError(f"{path}: coordinates must be whole numbers from 1 upwards")
-        values = pa.array(np.ascontiguousarray(rows[:, -1]))
-        collector.add([pa.array(np.ascontiguousarray(row)) for row in coordinates.T], values)
+            collector = EntryCollector(mode_names(len(coordinates), names), "value", {})
+        collector.add([_tns_levels(column, path) for column in coordinates], values)
     if collector is None:
         raise DataError(f"{path}: there are no entries")
     return collector.finish(bounds)
 
 
-def _open_text(path: Path) -> TextIO:
-    return gzip.open(path, "rt") if path.suffix.lower() == ".gz" else path.open("rt")
+def _tns_levels(column: Any, path: Path) -> Any:
+    """Coordinates, as whole numbers from their text: a float would run large ones together."""
+    try:
+        levels = column.cast(pa.int64())
+    except pa.ArrowInvalid:  # 12.0 may stand for 12
+        levels = _levels_with_point(column, path)
+    low = pc.min(levels).as_py()
+    if low < 1:
+        raise DataError(f"{path}: coordinates must be whole numbers from 1 upwards, got {low}")
+    return levels
 
 
-def _tns_blocks(path: Path) -> Iterator[NDArray[np.float64]]:
-    columns = 0
-    with reading(path), _open_text(path) as file:
-        while lines := list(islice(file, _TNS_LINES)):
-            entries = [line for line in lines if line.split("#", 1)[0].strip()]
-            if not entries:
-                continue
-            try:
-                rows = np.loadtxt(entries, comments="#", ndmin=2)
-            except ValueError as error:
-                raise DataError(f"{path} is not a FROSTT tensor: {error}") from error
-            columns = columns or rows.shape[1]
-            if columns < 2 or rows.shape[1] != columns:
-                raise DataError(f"{path}: every line needs the same number of coordinates")
-            yield rows
+def _levels_with_point(column: Any, path: Path) -> Any:
+    digits = pc.replace_substring_regex(column, pattern=r"^(\d+)\.0*$", replacement=r"\1")
+    try:
+        return digits.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        wrong = first_refused(digits, lambda part: part.cast(pa.int64()))
+        raise DataError(
+            f"{path}: coordinates must be whole numbers from 1 upwards, got {wrong!r}"
+        ) from error
+
+
+def _tns_columns(path: Path) -> Iterator[list[Any]]:
+    """The fields of many lines at a time, as columns of text."""
+    count = 0
+    for lines in _tns_lines(path):
+        first = lines.partition(b"\n")[0]
+        count = count or first.count(b" ") + 1
+        if count < 3:
+            raise DataError(
+                f"{path} is not a FROSTT tensor: a line needs two coordinates or more and a value"
+            )
+        names = [str(place) for place in range(count)]
+        try:
+            table = pacsv.read_csv(
+                pa.BufferReader(lines),
+                pacsv.ReadOptions(column_names=names, block_size=len(lines) + 1),
+                pacsv.ParseOptions(delimiter=" ", quote_char=False),
+                pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            )
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{path} is not a FROSTT tensor: every line needs the same number of coordinates, and a "
+                f"value ({error})"
+            ) from error
+        yield [column.combine_chunks() for column in table.columns]
+
+
+def _tns_lines(path: Path) -> Iterator[bytes]:
+    """Whole lines, many at a time, without comments, and with single blanks between fields."""
+    with open_text(path) as file:
+        while block := file.read(TNS_BYTES):
+            rest = file.readline(TNS_BYTES)
+            if len(rest) == TNS_BYTES and not rest.endswith(b"\n"):
+                raise DataError(f"{path} is not a FROSTT tensor: a line has over {TNS_BYTES:,} bytes")
+            if tidy := _tidy(block + rest):
+                yield tidy
+
+
+def _tidy(lines: bytes) -> bytes:
+    """Lines without comments and without blanks but for single ones between fields."""
+    if b"#" in lines:
+        lines = _TNS_COMMENT.sub(b"", lines)
+    lines = lines.translate(_TNS_BLANKS)
+    for many, one in ((b"  ", b" "), (b" \n", b"\n"), (b"\n ", b"\n"), (b"\n\n", b"\n")):
+        while many in lines:  # replacing is far faster than a pattern, and most files are tidy
+            lines = lines.replace(many, one)
+    return lines.strip(b" \n")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.labels import bin_times
 from sfumato.data.read import labels_of, read_table
+from sfumato.data.tables import table_of
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError
 
@@ -40,12 +41,11 @@ def as_columns(labels: Mapping[str, Any]) -> dict[str, Array]:
 
 def _binned(labels: Mapping[str, Any], modes: Sequence[Mode]) -> dict[str, Any]:
     """The same labels, with times cut to the bins of their mode."""
-    import pyarrow as pa
-
     binned = dict(labels)
     for mode in modes:
         if mode.bin is not None and mode.name in labels:
-            times = bin_times(pa.array(labels[mode.name]), mode.bin, column=mode.name)
+            column = table_of({mode.name: labels[mode.name]}).column(0).combine_chunks()
+            times = bin_times(column, mode.bin, column=mode.name)
             binned[mode.name] = times.to_numpy(zero_copy_only=False)
     return binned
 
@@ -54,7 +54,5 @@ def _as_table(X: Any, modes: Sequence[Mode]) -> Any:
     if isinstance(X, np.ndarray):
         if X.ndim != 2 or X.shape[1] != len(modes):
             raise DataError(f"a table of labels needs {len(modes)} columns, got shape {X.shape}")
-        import pyarrow as pa
-
-        return pa.table({mode.name: X[:, m] for m, mode in enumerate(modes)})
+        return table_of({mode.name: X[:, m] for m, mode in enumerate(modes)})
     return read_table(X)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ _BIN_FORMATS = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "week": "%G-W%V", "mon
 # Labels that are no dates themselves; those of hours and days are read as any other date.
 _BIN_LABELS = {"week": r"^\d{4}-W(0[1-9]|[1-4]\d|5[0-3])$", "month": r"^\d{4}-(0[1-9]|1[0-2])$"}
 _EPOCH_SECONDS = r"^-?\d+(\.\d*)?$"
+_LIKE_A_DATE = re.compile(r"\s*\d{1,4}[./-]\d{1,2}[./-]\d{1,4}\b|\s*\d{1,2}\.? \w+ \d{4}")
 _ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 # The years 1 to 9999. Milliseconds taken for seconds fall outside and so are noticed.
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
@@ -142,25 +144,77 @@ def check_bin(name: str) -> str:
     return name
 
 
-def bin_times(array: Any, bin: str, *, column: str = "time") -> Any:
+def check_date_format(format: str) -> str:
+    """How dates are written, as ``datetime.strptime`` has it, or an error that says how to say it."""
+    if not isinstance(format, str) or not re.search(r"%[a-zA-Z]", format):
+        raise SettingError(
+            "date_format (--date-format) says how dates are written: %d/%m/%Y for 31/12/2020, %m/%d/%Y "
+            f"for 12/31/2020, got {format!r}"
+        )
+    return format
+
+
+def bin_times(array: Any, bin: str, *, column: str = "time", date_format: str | None = None) -> Any:
     """Labels of the hour, day, ISO week or month (UTC) of each time in an Arrow array.
 
-    Numbers are seconds since 1970; text is such a number or an ISO date, with or without a time.
-    Labels that are bins already stay as they are.
+    Numbers are seconds since 1970; text is such a number or an ISO date, with or without a time, or is
+    written in ``date_format``. Labels that are bins already stay as they are.
     """
     check_bin(bin)
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
+    if date_format is not None and is_text(array.type):
+        array = dates_from_text(array, date_format, column)
     try:
         return _bin_times(array, bin)
     except pa.ArrowInvalid as error:
         example = first_refused(array, lambda part: _bin_times(part, bin))
         raise DataError(
-            f"column {column!r}: {example!r} is not a time. Use seconds (not milliseconds) since "
-            "1970-01-01 UTC, or ISO dates and times such as 1998-04-02 or 1998-04-02T13:05:00"
+            f"column {column!r}: {example!r} is not a time. {_times_hint(example)}"
         ) from error
     except (pa.ArrowNotImplementedError, TypeError) as error:  # Arrow has no such conversion
         raise DataError(f"column {column!r} of type {array.type} does not hold times") from error
+
+
+def _times_hint(example: Any) -> str:
+    if _LIKE_A_DATE.match(str(example)):
+        return (
+            "If it is a date, say how it is written with date_format or --date-format: %d/%m/%Y has the "
+            "day first, %m/%d/%Y the month"
+        )
+    return (
+        "Use seconds (not milliseconds) since 1970-01-01 UTC, or ISO dates and times such as 1998-04-02 "
+        "or 1998-04-02T13:05:00"
+    )
+
+
+def dates_from_text(array: Any, format: str, column: str) -> Any:
+    """Text as timestamps. Nothing is guessed: what is not written in the format is an error."""
+    given = array.cast(pa.string()).dictionary_encode()
+    try:
+        dates = _dates(given.dictionary, check_date_format(format))
+    except pa.ArrowInvalid as error:
+        example = first_refused(given.dictionary, lambda part: _dates(part, format))
+        raise DataError(
+            f"column {column!r}: {example!r} is no date written as {format}. Say how dates are written "
+            "with date_format or --date-format: %d/%m/%Y has the day first, %m/%d/%Y the month"
+        ) from error
+    return dates.take(given.indices)
+
+
+def _dates(text: Any, format: str) -> Any:
+    tidy = pc.utf8_trim_whitespace(text)
+    dates = pc.strptime(tidy, format=format, unit="s")
+    # Arrow takes 31 February for 2 March: written again, a date has to be what it was.
+    again = pc.strftime(dates, format=format)
+    if not pc.all(pc.equal(_plain(again), _plain(tidy)), min_count=0).as_py():
+        raise pa.ArrowInvalid("there is no such day")
+    return dates
+
+
+def _plain(text: Any) -> Any:
+    """Without zeros before numbers, and in small letters."""
+    return pc.utf8_lower(pc.replace_substring_regex(text, pattern=r"\b0+(\d)", replacement=r"\1"))
 
 
 def _bin_times(array: Any, bin: str) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.ordering import gather, order_by, refine_order, row_starts
 from sfumato.data.tensor import SparseTensor
+from sfumato.errors import DataError
 
 _T = TypeVar("_T")
 
@@ -53,6 +54,17 @@ class Site:
         self.weights = _read_only(np.empty(0, tensor.values.dtype))
         self._kept: dict[Any, Any] = {}
         self._latest: tuple[object, Any] = (object(), None)
+
+    def check_sizes(self, sizes: tuple[int, ...]) -> None:
+        """Refuse to be used by a model of other modes: kernels would write beyond its rows.
+
+        What is said does not depend on the entries, since a fit may be private.
+        """
+        if self.tensor.shape != sizes:
+            raise DataError(
+                f"the tensor has other modes than the {' x '.join(map(str, sizes))} levels of the model "
+                "that was planned: plan with the tensor's own modes, or bring it to those of the plan"
+            )
 
     def kept(self, key: Any, make: Callable[[], _T]) -> _T:
         """A layout that is made once."""

@@ -58,6 +58,10 @@ def order_by(levels: NDArray[np.int32], n_levels: int) -> NDArray[np.int32]:
     return refine_order(np.arange(levels.shape[0], dtype=np.int32), levels, n_levels)
 
 
+_LEVELS_COUNTED = 1 << 20
+_LEVELS_PER_ENTRY = 16
+
+
 @kernel
 def _is_sorted(coordinates: NDArray[np.int32]) -> bool:
     for entry in range(1, coordinates.shape[1]):
@@ -76,6 +80,8 @@ def lexicographic_order(
     """Entries sorted by the first mode, then the second, and so on; None if they are already."""
     if _is_sorted(coordinates):
         return None
+    if max(shape) > _LEVELS_COUNTED + _LEVELS_PER_ENTRY * coordinates.shape[1]:
+        return np.lexsort(coordinates[::-1]).astype(np.int32)  # to count levels would cost more
     order = np.arange(coordinates.shape[1], dtype=np.int32)
     for mode in reversed(range(len(shape))):
         order = refine_order(order, coordinates[mode], shape[mode])

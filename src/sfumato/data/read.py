@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 import scipy.sparse
 from numpy.typing import NDArray
 
 from sfumato.data import arrays, tables
-from sfumato.data.labels import LabelEncoder, bin_times
+from sfumato.data.delimited import check_separator
+from sfumato.data.files import DELIMITED_KINDS, TABLE_KINDS, existing_file, file_kind, reading
+from sfumato.data.labels import LabelEncoder, bin_times, dates_from_text, is_text
 from sfumato.data.tables import EntryCollector, Selection
 from sfumato.data.tensor import Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
@@ -30,39 +31,59 @@ def read(
     bounds: tuple[float, float] | None = None,
     bins: Mapping[str, str] | None = None,
     variable: str | None = None,
+    separator: str | None = None,
+    date_format: str | None = None,
 ) -> SparseTensor:
     """Read a sparse tensor.
 
-    ``source`` is the path of a .csv, .tsv, .parquet, .tns, .npz, .npy or .mat file, a table of
-    pandas, polars or pyarrow, a NumPy array in which NaN means missing, a SciPy sparse matrix or
-    array of which the stored entries count as observed, or a tensor.
+    ``source`` is the path of a .csv, .tsv, .parquet, .xlsx, .tns, .npz, .npy or .mat file (.csv, .tsv
+    and .tns also compressed: .gz, .bz2, .zst, .lz4, or alone in a .zip), a table of pandas, polars or
+    pyarrow, a NumPy array in which NaN means missing, a SciPy sparse matrix or array of which the
+    stored entries count as observed, or a tensor.
 
     For a table ``modes`` and ``value`` name its columns; an array has no columns, and ``modes``
-    may name its modes. ``bins`` cuts columns of times to "hour", "day", "week" or "month".
-    ``variable`` chooses one array of a .npz or .mat file. ``bounds`` are the lowest and the
-    highest value possible; they are recorded, and judged when a model is fitted, as are
-    duplicates and missing values.
+    may name its modes. ``bins`` cuts columns of times to "hour", "day", "week" or "month";
+    ``date_format`` says how they are written if not in the ISO way, "%d/%m/%Y" say.
+    ``variable`` chooses one array of a .npz or .mat file, or one sheet of a .xlsx file. ``separator``
+    is what stands between the columns of a .csv or .tsv file, by default what its header shows: a comma
+    or tab, else one of ; and |. ``bounds`` are the lowest and the highest value possible; they are
+    recorded, and judged when a model is fitted, as are duplicates and missing values.
     """
     if isinstance(modes, str):
         raise SettingError(f"modes is a list of column names, got the text {modes!r}")
-    selection = Selection(None if modes is None else tuple(modes), value, dict(bins or {}))
-    bounds = check_bounds(bounds)
-    if isinstance(source, str | os.PathLike):
-        path = tables.existing_file(source)
-        kind = tables.file_kind(path)
-        if variable is not None and kind not in ("npz", "mat"):
-            raise SettingError(
-                f"{setting('variable')} chooses an array of a .npz or .mat file, not {path.name}"
-            )
-        if kind in tables.TABLE_KINDS:
-            return _collect(
-                tables.stream_file(path, kind, selection), selection, bounds, kind != "parquet"
-            )
+    selection = Selection(None if modes is None else tuple(modes), value, dict(bins or {}), date_format)
+    bounds, separator = check_bounds(bounds), check_separator(separator)
+    if not isinstance(source, str | os.PathLike):
+        _refuse_separator(separator, f"a {type(source).__name__}")
+        with reading(f"the {type(source).__name__}"):
+            return _read_object(source, selection, bounds)
+    path, kind = _file(source, separator)
+    if variable is not None and kind not in ("npz", "mat", "xlsx"):
+        raise SettingError(
+            f"{setting('variable')} chooses an array of a .npz or .mat file, not {path.name}"
+        )
+    with reading(path):
+        if kind in TABLE_KINDS:
+            batches = tables.stream_file(path, kind, selection, separator, variable)
+            return _collect(batches, selection, bounds, kind in DELIMITED_KINDS)
         if kind == "tns":
             _refuse_bins(selection)
             return arrays.read_tns(path, selection.modes, bounds)
-        source = arrays.load_array(path, kind, variable, selection)
-    return _read_object(source, selection, bounds)
+        return _read_object(arrays.load_array(path, kind, variable, selection), selection, bounds)
+
+
+def _file(source: str | os.PathLike[str], separator: str | None) -> tuple[Path, str]:
+    """The path and the kind of a file that is there."""
+    path = existing_file(source)
+    kind = file_kind(path)
+    if kind not in DELIMITED_KINDS:
+        _refuse_separator(separator, path.name)
+    return path, kind
+
+
+def _refuse_separator(separator: str | None, what: str) -> None:
+    if separator is not None:
+        raise SettingError(f"separator is for .csv and .tsv files: leave it out for {what}")
 
 
 def _read_object(source: Any, selection: Selection, bounds: tuple[float, float] | None) -> SparseTensor:
@@ -91,7 +112,9 @@ def _collect(
         # Only now is it known that modes and value are given and are columns.
         *names, value = selection.columns(batch.schema.names)
         if collector is None:
-            collector = EntryCollector(names, value, selection.bins, is_csv=is_csv)
+            collector = EntryCollector(
+                names, value, selection.bins, date_format=selection.date_format, is_csv=is_csv
+            )
         collector.add([batch.column(name) for name in names], batch.column(value))
     if collector is None:
         raise DataError("there are no entries: the table is empty")
@@ -106,38 +129,57 @@ def _refuse_bins(selection: Selection) -> None:
 
 
 def read_table(
-    source: Any, columns: Sequence[str] | None = None, *, as_text: Sequence[str] = ()
+    source: Any,
+    columns: Sequence[str] | None = None,
+    *,
+    as_text: Sequence[str] | None = (),
+    separator: str | None = None,
+    variable: str | None = None,
 ) -> pa.Table:
-    """Read a whole table: a CSV, TSV or Parquet file, or an object in memory.
+    """Read a whole table: a CSV, TSV, Parquet or Excel file, or an object in memory.
 
-    Types of CSV columns are inferred, but the columns in ``as_text`` stay as they are written.
+    Types of CSV columns are inferred, but the columns in ``as_text``, all if it is None, stay as they
+    are written. ``separator`` and ``variable`` are as for :func:`read`.
     """
+    separator = check_separator(separator)
     if isinstance(source, str | os.PathLike):
-        path = tables.existing_file(source)
-        kind = tables.file_kind(path)
-        if kind not in tables.TABLE_KINDS:
-            raise DataError(f"{path.name} is not a table: use .csv, .tsv or .parquet")
-        with tables.reading(path):
-            table = pq.read_table(path) if kind == "parquet" else _read_csv(path, kind, as_text)
+        path, kind = _file(source, separator)
+        if kind not in TABLE_KINDS:
+            raise DataError(f"{path.name} is not a table: use .csv, .tsv, .parquet or .xlsx")
+        with reading(path):
+            table = tables.read_file(path, kind, separator, variable, as_text)
+            available = table.column_names  # which may be no text
     else:
-        table = tables.table_in_memory(source)
+        with reading(f"the {type(source).__name__}"):
+            table = tables.table_in_memory(source)
+            available = table.column_names
     if columns is None:
         return table
-    tables.check_columns(columns, table.column_names)
+    tables.check_columns(columns, available)
     return table.select(list(columns))
 
 
-def _read_csv(path: os.PathLike[str], kind: str, as_text: Sequence[str]) -> pa.Table:
-    options = pacsv.ConvertOptions(column_types=dict.fromkeys(as_text, pa.string()))
-    with pa.input_stream(path, compression="detect") as stream:
-        return pacsv.read_csv(stream, parse_options=tables.csv_format(kind), convert_options=options)
+def columns_of(
+    source: str | os.PathLike[str], separator: str | None = None, variable: str | None = None
+) -> list[str]:
+    """Names of the columns of a file with a table; none for other kinds of files."""
+    separator = check_separator(separator)
+    path, kind = _file(source, separator)
+    return tables.column_names(path, kind, separator, variable) if kind in TABLE_KINDS else []
 
 
-def read_entries(source: Any, modes: Sequence[Mode], value: str | None = None) -> SparseTensor:
+def read_entries(
+    source: Any,
+    modes: Sequence[Mode],
+    value: str | None = None,
+    *,
+    separator: str | None = None,
+    date_format: str | None = None,
+) -> SparseTensor:
     """Own entries with a model's modes, their labels as they come.
 
     ``source`` is a tensor, or a table or file of one. The values are in the column ``value``, or in the
-    only one that is no mode.
+    only one that is no mode. ``separator`` and ``date_format`` are as for :func:`read`.
     """
     names = [mode.name for mode in modes]
     if isinstance(source, SparseTensor):
@@ -146,7 +188,7 @@ def read_entries(source: Any, modes: Sequence[Mode], value: str | None = None) -
                 f"own entries need the modes {', '.join(names)}, got {', '.join(source.mode_names)}"
             )
         return source
-    columns = read_table(source, as_text=names).column_names
+    columns = read_table(source, as_text=names, separator=separator).column_names
     tables.check_columns(names, columns)
     rest = [name for name in columns if name not in names]
     if not rest:
@@ -157,7 +199,7 @@ def read_entries(source: Any, modes: Sequence[Mode], value: str | None = None) -
             f"{setting('own_value')}: {', '.join(rest)}"
         )
     bins = {mode.name: mode.bin for mode in modes if mode.bin is not None}
-    return read(source, names, value or rest[0], bins=bins)
+    return read(source, names, value or rest[0], bins=bins, separator=separator, date_format=date_format)
 
 
 def labels_of(table: pa.Table, modes: Sequence[Mode]) -> dict[str, NDArray[Any]]:
@@ -166,7 +208,25 @@ def labels_of(table: pa.Table, modes: Sequence[Mode]) -> dict[str, NDArray[Any]]
     Where the labels of a mode are time bins, the column may hold times or such labels.
     """
     tables.check_columns([mode.name for mode in modes], table.column_names)
-    return {mode.name: _labels(table.column(mode.name), mode) for mode in modes}
+    with reading("the table"):
+        return {mode.name: _labels(table.column(mode.name), mode) for mode in modes}
+
+
+def with_dates(table: pa.Table, modes: Sequence[Mode], date_format: str | None) -> pa.Table:
+    """The table with dates that are written in a format as times, in the columns of modes of times."""
+    if date_format is None:
+        return table
+    names = [mode.name for mode in modes if mode.bin is not None and mode.name in table.column_names]
+    if not names:
+        raise SettingError(
+            "date_format (--date-format) is for times, and none of the columns holds them"
+        )
+    for name in names:
+        column = table.column(name).combine_chunks()
+        if is_text(column.type):
+            dates = dates_from_text(column, date_format, name)
+            table = table.set_column(table.column_names.index(name), name, dates)
+    return table
 
 
 def _labels(column: Any, mode: Mode) -> NDArray[Any]:

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sfumato.data import tables
+from sfumato.data import npy, sparse, tables
+from sfumato.data.files import existing_file, file_kind, reading
 from sfumato.errors import DataError, SettingError
 
 # Rows of samples, float32 or float64: a C-contiguous array, or a csr_array without duplicate entries.
@@ -126,19 +127,13 @@ def _check_columns_setting(columns: Sequence[str] | None) -> tuple[str, ...] | N
         raise SettingError(f"columns is a list of column names, got the text {columns!r}")
     if not columns:
         raise SettingError("columns is empty: name one column or more, or leave it out")
-    _refuse_twice(columns, SettingError)
+    tables.check_distinct(columns, SettingError)
     return tuple(columns)
 
 
 def _refuse_columns(columns: tuple[str, ...] | None) -> None:
     if columns is not None:
         raise SettingError("columns chooses from a table: an array has no names of columns")
-
-
-def _refuse_twice(names: Sequence[str], error: type[Exception]) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise error(f"column {twice!r} is there twice: every feature needs its own name")
 
 
 def _rows_for(numbers: int, batch_rows: int | None) -> int:
@@ -204,7 +199,8 @@ def _part(source: Any, what: str) -> _Part:
     dtype = _float_type(source.dtype, what)
     if is_sparse:
         # Batches hold as many numbers as dense ones: short ones would cost more than their products.
-        rows = scipy.sparse.csr_array(source)
+        with reading(what):
+            rows = scipy.sparse.csr_array(sparse.checked(source))
         return _Part(size, count, partial(_sparse_rows, rows, dtype), -(-rows.nnz // max(count, 1)))
     return _Part(size, count, partial(_dense_rows, np.asarray(source), dtype), size)
 
@@ -320,14 +316,8 @@ def _cut_stream(
 
 
 def _table_part(source: Any, columns: tuple[str, ...] | None, features: int | None) -> _Part:
-    if isinstance(source, pa.Table):
-        _refuse_twice(source.column_names, DataError)
-    if nw.dependencies.is_pandas_dataframe(source):
-        texts = [str(name) for name in source.columns]
-        _refuse_twice(texts, DataError)
-        if texts != list(source.columns):  # numbers, which Arrow would take for positions
-            source = source.set_axis(texts, axis=1)
-    table = tables.table_in_memory(source)
+    with reading("the table"):
+        table = tables.table_in_memory(source)
     names = _features(table.schema, columns, "the table")
     table = table.select(list(names))
     size = _width(table.schema, names)
@@ -344,7 +334,7 @@ def _table_part(source: Any, columns: tuple[str, ...] | None, features: int | No
 def _features(schema: Any, columns: tuple[str, ...] | None, what: str) -> tuple[str, ...]:
     """Names of the columns that are features: numbers all, or one of lists of numbers."""
     available = schema.names
-    _refuse_twice(available, DataError)
+    tables.check_distinct(available)
     if columns is None:
         index = (schema.pandas_metadata or {}).get("index_columns", ())
         columns = tuple(name for name in available if name not in index)
@@ -455,7 +445,7 @@ def _open_path(
         if not files:
             raise DataError(f"there are no Parquet files (.parquet or .pq) in the folder {path}")
         return _open_parquet(files, columns, batch_rows, features)
-    kind = tables.file_kind(tables.existing_file(path))
+    kind = file_kind(existing_file(path))
     if kind == "parquet":
         return _open_parquet([path], columns, batch_rows, features)
     if kind != "npy":
@@ -470,10 +460,9 @@ def _is_parquet(file: Path) -> bool:
 
 
 def _memory_map(path: Path) -> NDArray[Any]:
-    try:
+    npy.check_npy(path)
+    with reading(path):
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _open_parquet(
@@ -487,7 +476,7 @@ def _open_parquet(
     names: tuple[str, ...] = ()
     widths: dict[Path, int | None] = {}
     for path in files:
-        with tables.reading(path), pq.ParquetFile(path) as file:
+        with reading(path), pq.ParquetFile(path) as file:
             count += file.metadata.num_rows
             found = _features(file.schema_arrow, columns, str(path))
             names = names or found
@@ -517,7 +506,7 @@ def _check_same_columns(path: Path, found: Sequence[str], first: Path, names: Se
 def _parquet_pieces(path: Path, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
     # A row group may be the whole file, and Arrow would hold its bytes until the last row is read.
     # Of a mapped file it holds only the pages that it decodes.
-    with tables.reading(path), pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+    with reading(path), pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
         for batch in file.iter_batches(rows, columns=list(names)):
             yield pa.Table.from_batches([batch])
 

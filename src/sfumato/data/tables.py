@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,82 +13,33 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sfumato.data.labels import LabelEncoder, bin_times, check_bin, first_refused, is_text
+from sfumato.data import apart, delimited
+from sfumato.data.files import reading
+from sfumato.data.labels import (
+    LabelEncoder,
+    bin_times,
+    check_bin,
+    check_date_format,
+    first_refused,
+    is_text,
+)
 from sfumato.data.ordering import gather, lexicographic_order
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
-from sfumato.surface import either
+from sfumato.surface import either, setting
 
 # Large batches: the labels known so far are hashed once for each.
 BATCH_ROWS = 1 << 21
-CSV_BLOCK_BYTES = 1 << 25
 
-_SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".tns": "tns",
-    ".npz": "npz",
-    ".npy": "npy",
-    ".mat": "mat",
-}
-_COMPRESSED = {
-    ".gz": ("csv", "tsv", "tns"),
-    ".bz2": ("csv", "tsv"),
-    ".zst": ("csv", "tsv"),
-    ".lz4": ("csv", "tsv"),
-}
-TABLE_KINDS = ("csv", "tsv", "parquet")
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_ALONE = (
+    ". That is one alone: if something unusual separates the columns, say what with separator or "
+    "--separator"
+)
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*$")
 _NO_VALUE = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
-
-
-class MissingFileError(DataError, FileNotFoundError):
-    """A file that is to be read is not there."""
-
-
-# -- which file ---------------------------------------------------------------------------------
-
-
-def existing_file(source: str | os.PathLike[str]) -> Path:
-    """The path of a file that is there."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        raise DataError(f"{path} is a folder: name a file in it")
-    if not path.exists():
-        raise MissingFileError(f"there is no file {path} (looked from {Path.cwd()})")
-    return path
-
-
-def file_kind(path: Path) -> str:
-    """What kind of file this is, by its suffix."""
-    suffix = path.suffix.lower()
-    if suffix in _SUFFIXES:
-        return _SUFFIXES[suffix]
-    if suffix in _COMPRESSED:
-        kind = _SUFFIXES.get(Path(path.stem).suffix.lower())
-        if kind in _COMPRESSED[suffix]:
-            return str(kind)
-    raise DataError(
-        f"{path.name}: unknown file format. Known are {', '.join(_SUFFIXES)}; .csv and .tsv also "
-        f"with {', '.join(_COMPRESSED)}, and .tns with .gz"
-    )
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what a library says of a damaged file into an error that names the file."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-
 
 # -- which columns ------------------------------------------------------------------------------
 
@@ -101,9 +51,13 @@ class Selection:
     modes: tuple[str, ...] | None = None
     value: str | None = None
     bins: Mapping[str, str] = field(default_factory=dict)
+    date_format: str | None = None  # of the times that are binned
 
     def __post_init__(self) -> None:
         names = (*(self.modes or ()), *(() if self.value is None else (self.value,)))
+        for name in names:
+            if not isinstance(name, str):
+                raise SettingError(f"columns are named by text, got {name!r}")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SettingError(f"column {twice[0]!r} is named twice among the modes and the value")
@@ -112,6 +66,13 @@ class Selection:
             if column not in (self.modes or ()):
                 raise SettingError(
                     f"{either('bins', '--bin')} names {column!r}, which is not one of the modes"
+                )
+        if self.date_format is not None:
+            check_date_format(self.date_format)
+            if not self.bins:
+                raise SettingError(
+                    f"{setting('date_format')} says how times are written: say with "
+                    f"{either('bins', '--bin')} which columns hold times, such as time=day"
                 )
 
     def columns(self, available: Sequence[str]) -> list[str]:
@@ -136,64 +97,56 @@ def check_columns(wanted: Sequence[str], available: Sequence[str]) -> None:
         if name not in available:
             near = difflib.get_close_matches(name, available, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
+            alone = _ALONE if len(available) == 1 else ""
             raise SettingError(
-                f"there is no column {name!r}{hint}; the columns are {', '.join(available)}"
+                f"there is no column {name!r}{hint}; the columns are {', '.join(available)}{alone}"
             )
+        check_distinct([each for each in available if each == name])
 
 
-# -- streams of batches -------------------------------------------------------------------------
+# -- tables ---------------------------------------------------------------------------------------
 
 
-def stream_file(path: Path, kind: str, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """Batches with the selected columns of a CSV, TSV or Parquet file, read once."""
+def column_names(path: Path, kind: str, separator: str | None, sheet: str | None) -> list[str]:
+    """The names of a table's columns."""
     with reading(path):
         if kind == "parquet":
-            with pq.ParquetFile(path) as file:
-                columns = selection.columns(file.schema_arrow.names)
-                yield from file.iter_batches(BATCH_ROWS, columns=columns)
-        else:
-            with pa.input_stream(path, compression="detect") as stream:
-                yield from _open_csv(stream, path, kind, selection)
+            return list(pq.read_schema(path).names)
+        if kind == "xlsx":
+            return list(apart.load_xlsx(path, sheet).column_names)
+        return delimited.column_names(path, kind, separator)
 
 
-def _open_csv(stream: Any, path: Path, kind: str, selection: Selection) -> Any:
-    if selection.modes is None or selection.value is None:
-        selection.columns(_csv_columns(stream, kind))
-    names = [*(selection.modes or ()), str(selection.value)]
-    options = pacsv.ConvertOptions(
-        include_columns=names,
-        # Values too are read as text, so that a wrong one can be shown.
-        column_types=dict.fromkeys(names, pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-    )
-    try:
-        return pacsv.open_csv(
-            stream,
-            pacsv.ReadOptions(block_size=CSV_BLOCK_BYTES),
-            csv_format(kind),
-            options,
-        )
-    except KeyError:
-        # The header is read again only to say which columns there are.
-        with pa.input_stream(path, compression="detect") as again:
-            selection.columns(_csv_columns(again, kind))
-        raise
+def stream_file(
+    path: Path, kind: str, selection: Selection, separator: str | None, sheet: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the selected columns of a file with a table, read once."""
+    if kind == "parquet":
+        with pq.ParquetFile(path) as file:
+            columns = selection.columns(file.schema_arrow.names)
+            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+    elif kind == "xlsx":
+        table = apart.load_xlsx(path, sheet)
+        yield from table.select(selection.columns(table.column_names)).to_batches(BATCH_ROWS)
+    else:
+        yield from delimited.stream(path, kind, separator, selection.columns)
 
 
-def csv_format(kind: str) -> Any:
-    """How CSV or TSV is cut into fields; text in quotes may run over several lines."""
-    return pacsv.ParseOptions(delimiter=_DELIMITERS[kind], newlines_in_values=True)
-
-
-def _csv_columns(stream: Any, kind: str) -> list[str]:
-    return list(pacsv.open_csv(stream, parse_options=csv_format(kind)).schema.names)
+def read_file(
+    path: Path, kind: str, separator: str | None, sheet: str | None, as_text: Sequence[str] | None
+) -> pa.Table:
+    """A whole table of a file."""
+    if kind == "parquet":
+        return pq.read_table(path)
+    if kind == "xlsx":
+        return apart.load_xlsx(path, sheet)
+    return delimited.read_whole(path, kind, separator, as_text)
 
 
 def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table:
     """A pandas, polars, pyarrow or similar table as an Arrow table, selected columns only."""
     try:
-        frame = nw.from_native(source, eager_only=True)
+        frame = nw.from_native(_with_text_names(source), eager_only=True)
     except TypeError as error:
         raise DataError(
             f"cannot read a {type(source).__name__}: give a path, a NumPy or SciPy sparse array, "
@@ -207,6 +160,31 @@ def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table
         raise DataError(f"a column of the table mixes types: {error}") from error
 
 
+def _with_text_names(source: Any) -> Any:
+    """The same table with columns named by text: pandas has numbers there if it is told nothing."""
+    if isinstance(source, pa.Table):
+        check_distinct(source.column_names)
+    if nw.dependencies.is_pandas_dataframe(source):
+        names = [str(name) for name in source.columns]
+        check_distinct(names)
+        if names != list(source.columns):
+            return source.set_axis(names, axis=1)
+    return source
+
+
+def check_distinct(names: Sequence[str], error: type[Exception] = DataError) -> None:
+    """Refuse a name that stands for two columns."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise error(f"column {twice!r} is there twice: every column needs its own name")
+
+
+def table_of(columns: Mapping[str, Any]) -> pa.Table:
+    """Columns by name as a table."""
+    with reading("the table"):
+        return pa.table(dict(columns))
+
+
 # -- entries ------------------------------------------------------------------------------------
 
 
@@ -214,24 +192,33 @@ class EntryCollector:
     """Builds a tensor from batches, of which only int32 codes and values are kept."""
 
     def __init__(
-        self, modes: Sequence[str], value: str, bins: Mapping[str, str], *, is_csv: bool = False
+        self,
+        modes: Sequence[str],
+        value: str,
+        bins: Mapping[str, str],
+        *,
+        date_format: str | None = None,
+        is_csv: bool = False,
     ) -> None:
         if len(modes) < 2:
             raise SettingError(f"a tensor needs two modes or more, got {', '.join(modes)}")
         self._modes = tuple(modes)
         self._value = value
         self._bins = bins
+        self._date_format = date_format
         self._encoders = [LabelEncoder(name, numbers_as_text=is_csv) for name in modes]
         self._codes: list[list[NDArray[np.int32]]] = [[] for _ in modes]
         self._values: list[NDArray[Any]] = []
 
     def add(self, labels: Sequence[Any], values: Any) -> None:
         """Take one batch: an Arrow array of labels per mode, and one of values."""
-        for name, encoder, codes, column in zip(
+        for name, encoder, codes, given in zip(
             self._modes, self._encoders, self._codes, labels, strict=True
         ):
-            bin = self._bins.get(name)
-            codes.append(encoder.encode(bin_times(column, bin, column=name) if bin else column))
+            column = given
+            if bin := self._bins.get(name):
+                column = bin_times(column, bin, column=name, date_format=self._date_format)
+            codes.append(encoder.encode(column))
         self._values.append(as_values(values, self._value))
 
     def finish(self, bounds: tuple[float, float] | None) -> SparseTensor:
@@ -301,7 +288,8 @@ def _numbers_from_text(array: Any, column: str) -> Any:
     try:
         return convert(array)
     except pa.ArrowInvalid as error:
+        wrong = first_refused(array, convert)
+        hint = ". Write decimals with a point" if _DECIMAL_COMMA.match(str(wrong)) else ""
         raise DataError(
-            f"column {column!r} is to hold the values but is not numeric: it has "
-            f"{first_refused(array, convert)!r}"
+            f"column {column!r} is to hold the values but is not numeric: it has {wrong!r}{hint}"
         ) from error

@@ -15,6 +15,7 @@ from sfumato.errors import DataError, SettingError, UnknownLabelError
 from sfumato.surface import setting
 
 MAX_ENTRIES = np.iinfo(np.int32).max
+MAX_LEVELS = np.iinfo(np.int32).max
 TIME_BINS = ("hour", "day", "week", "month")
 
 
@@ -60,7 +61,7 @@ class Mode:
         A number matches a label written as text and the other way round, so that a table read
         from CSV and one held in memory mean the same levels.
         """
-        wanted = np.asarray(labels)
+        wanted = _in_a_row(labels, self.name)
         if self.labels is None:
             return self._find_numbers(wanted)
         known = self._level_of
@@ -312,17 +313,40 @@ def _check_coordinates(coordinates: NDArray[Any], values: NDArray[Any], modes: S
             f"coordinates must have shape ({order}, entries) and values (entries,), "
             f"got {coordinates.shape} and {values.shape}"
         )
-    if coordinates.dtype.kind not in "iu":
-        raise DataError(f"coordinates must be whole numbers, got {coordinates.dtype}")
     if not values.shape[0]:
         raise DataError("there are no entries: the table is empty")
     if values.shape[0] > MAX_ENTRIES:
         raise DataError(f"at most {MAX_ENTRIES:,} entries are supported, got {values.shape[0]:,}")
     for mode, levels in zip(modes, coordinates, strict=True):
-        low, high = int(levels.min()), int(levels.max())
-        if low < 0 or high >= mode.size:
-            wrong = low if low < 0 else high
-            raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
+        check_levels(mode, levels)
+
+
+def check_levels(mode: Mode, levels: NDArray[Any]) -> None:
+    """Refuse levels that a mode does not have, as they are given: in 32 bits large ones would wrap."""
+    if levels.dtype.kind not in "iu":
+        raise DataError(f"coordinates must be whole numbers, got {levels.dtype}")
+    if mode.size > MAX_LEVELS:
+        raise DataError(
+            f"mode {mode.name!r} has {mode.size:,} levels, and at most {MAX_LEVELS:,} are supported: "
+            "number those that occur from 0"
+        )
+    low, high = int(levels.min(initial=0)), int(levels.max(initial=0))
+    if low < 0 or high >= max(mode.size, 1):
+        wrong = low if low < 0 else high
+        raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
+
+
+def _in_a_row(labels: Sequence[Any] | NDArray[Any], mode: str) -> NDArray[Any]:
+    """Labels as an array of one dimension."""
+    try:
+        row = np.asarray(labels)
+    except ValueError as error:  # sequences of several lengths
+        raise DataError(f"labels of mode {mode!r} are not single ones: {error}") from error
+    if row.ndim != 1:
+        raise DataError(
+            f"labels of mode {mode!r} are given one after the other, not in shape {row.shape}"
+        )
+    return row
 
 
 def _whole_number(label: Any) -> int | None:

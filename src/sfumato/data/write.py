@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +16,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.data import delimited
+from sfumato.data.delimited import check_separator
+from sfumato.data.files import DELIMITED_KINDS, existing_file, file_kind
 from sfumato.data.tensor import Mode
 from sfumato.errors import DataError, SettingError
 
@@ -45,14 +48,46 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
     """Write a table as .csv, .tsv or .parquet, by the suffix of the path."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in (*_DELIMITERS, ".parquet"):
-        raise SettingError(f"cannot write {Path(path).name}: use .csv, .tsv or .parquet")
+    suffix = _known_suffix(path)
     with replacing(path) as file:
         if suffix == ".parquet":
             pq.write_table(table, file)
         else:
             pacsv.write_csv(table, file, pacsv.WriteOptions(delimiter=_DELIMITERS[suffix]))
+
+
+def _known_suffix(path: str | os.PathLike[str]) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (*_DELIMITERS, ".parquet"):
+        raise SettingError(f"cannot write {Path(path).name}: use .csv, .tsv or .parquet")
+    return suffix
+
+
+def write_added(
+    source: Path,
+    table: pa.Table,
+    added: Mapping[str, NDArray[Any]],
+    out: Path | BinaryIO,
+    separator: str | None = None,
+) -> None:
+    """Write the table of a file with more columns of numbers, to a path or to an open stream.
+
+    What a .csv or .tsv file holds is not written anew where the same kind is asked for, but copied, with
+    the new columns at the end of its lines. A stream gets what the file is, or else CSV.
+    """
+    source = existing_file(source)
+    kind = file_kind(source)
+    if kind in DELIMITED_KINDS and (not isinstance(out, Path) or _known_suffix(out) == f".{kind}"):
+        lines = delimited.with_columns(source, kind, check_separator(separator), added)
+        with replacing(out) if isinstance(out, Path) else nullcontext(out) as file:
+            file.writelines(lines)
+        return
+    for name, values in added.items():
+        table = table.append_column(name, pa.array(values))
+    if isinstance(out, Path):
+        write_table(table, out)
+    else:
+        pacsv.write_csv(table, out)
 
 
 def write_completed(

@@ -11,7 +11,7 @@ import numpy as np
 
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
-from sfumato.errors import SettingError
+from sfumato.errors import DataError, SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.solvers.base import DivergedError, Info, PublicShape, check_count
 from sfumato.solvers.coupled import CoupledShape
@@ -92,8 +92,30 @@ class Fit(NamedTuple):
 Progress = Callable[[int, int, Info], None]
 
 
+def check_site(shape: PublicShape | CoupledShape, site: Site | CoupledSite) -> None:
+    """Refuse entries of other modes than a fit was planned for, before they are touched or charged."""
+    if isinstance(shape, PublicShape) and isinstance(site, Site):
+        site.check_sizes(shape.sizes)
+    elif (
+        isinstance(shape, CoupledShape)
+        and isinstance(site, CoupledSite)
+        and len(shape.parts) == len(site.parts)
+    ):
+        for part, holder in zip(shape.parts, site.parts, strict=True):
+            sizes = tuple(shape.sizes[mode] for mode in part.modes)
+            for entries in (holder.entries, holder.unknown):
+                if entries is not None:
+                    entries.check_sizes(sizes)
+    else:
+        raise DataError(
+            f"a plan for a {type(shape).__name__} does not fit this {type(site).__name__}: it was made "
+            "for other relations, or for a single tensor"
+        )
+
+
 def carry_out(plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None = None) -> Fit:
     """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
+    check_site(plan.shape, site)
     fits = []
     for start in range(int(plan.starts)):
         try:

@@ -16,7 +16,7 @@ import numpy as np
 from sfumato.data.layout import Site
 from sfumato.data.tensor import find_mode
 from sfumato.errors import BudgetError
-from sfumato.fit.plan import Progress, model_in_words
+from sfumato.fit.plan import Progress, check_site, model_in_words
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
 from sfumato.privacy.budget import ZCDP, Budget
@@ -191,6 +191,7 @@ def carry_out_private(
     plan: PrivatePlan, site: Site, ledger: Ledger, entropy: Entropy, progress: Progress | None = None
 ) -> PrivateFit:
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
+    check_site(plan.shape, site)
     with ledger.reserve(plan.charges, entropy, proven=plan.solver.proven) as reservation:
         drawn = draw_all(plan, site, reservation, progress)
     return PrivateFit(drawn.localised(site), drawn.history, drawn.own_prior)

@@ -21,7 +21,7 @@ from sfumato.data import prepare
 from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
-from sfumato.fit.plan import Progress
+from sfumato.fit.plan import Progress, check_site
 from sfumato.fit.private import (
     Drawn,
     PrivateFit,
@@ -254,6 +254,7 @@ def carry_out_search(
     # By label: one entry more or less moves no other entry to the other side.
     parts = prepare.split_by_label(tensor, plan.holdout, seed=entropy.public_seed())
     train, held_out = (Site(part, threads) for part in parts)
+    check_site(plan.shape, train)
 
     def run(number: int, reservation: Reservation) -> tuple[Drawn | None, float]:
         try:

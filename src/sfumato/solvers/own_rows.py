@@ -149,6 +149,7 @@ def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
     Rows without entries become the prior mean. What the model holds in that mode plays no part.
     """
     prior.check(model.shape, model.ranks)
+    site.check_sizes(model.shape)
     mode, rank, size = prior.mode, model.ranks[prior.mode], model.shape[prior.mode]
     solved = model.with_rows(mode, np.zeros((size, rank)), np.zeros(size))
     noise = _uncertainty(solved, prior)

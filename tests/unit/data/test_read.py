@@ -14,7 +14,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from sfumato.data import tables
+from sfumato.data import delimited, tables
 from sfumato.data.read import labels_of, read, read_table
 from sfumato.data.tensor import Mode, find_levels
 from sfumato.errors import DataError, SettingError
@@ -55,6 +55,13 @@ def test_tables_in_memory_agree(make, expected):
     same(read(make(COLUMNS), **CALL), expected)
 
 
+def test_columns_that_pandas_numbers():
+    frame = pd.DataFrame([[1, "x", 2.0], [2, "y", 3.0]])
+    assert read(frame, ["0", "1"], "2").values.tolist() == [2, 3]
+    with pytest.raises(SettingError, match="columns are named by text, got 0"):
+        read(frame, [0, 1], 2)
+
+
 def test_categories_and_pandas_integers_with_gaps():
     frame = pd.DataFrame({"a": [1, 2, None], "b": ["x", "y", "x"], "v": [1, 2, 3]})
     frame["b"] = frame["b"].astype("category")
@@ -67,7 +74,7 @@ def test_categories_and_pandas_integers_with_gaps():
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.tab", "t.csv.gz", "t.tsv.bz2", "T.CSV"])
 def test_delimited_files(tmp_path, name, expected, monkeypatch):
-    monkeypatch.setattr(tables, "CSV_BLOCK_BYTES", 64)
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 64)
     separator = "," if "csv" in name.lower() else "\t"
     pd.DataFrame(COLUMNS).to_csv(tmp_path / name, sep=separator, index=False)
     same(read(tmp_path / name, **CALL), expected)
@@ -131,7 +138,7 @@ def test_a_file_is_opened_once(tmp_path, name, monkeypatch):
 
 @pytest.mark.parametrize("suffix", [".tns", ".tns.gz"])
 def test_frostt(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr("sfumato.data.arrays._TNS_LINES", 2)
+    monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
     text = "# from FROSTT\n\n2 1\t1 3.5\n1 4  1 -1 # note\n# end\n# of comments\n2 4 2 0\n"
     path = tmp_path / f"t{suffix}"
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
@@ -149,7 +156,8 @@ def test_frostt(tmp_path, suffix, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 1 x\n", "is not a FROSTT tensor"),
+        ("1 1 x\n", "not numeric: it has 'x'"),
+        ("1 1\n", "is not a FROSTT tensor"),
         ("1 1 1\n1 1\n", "is not a FROSTT tensor"),
         ("1 1 2\n1 1 2\n1 1 1 1\n", "same number of coordinates"),
         ("0 1 2\n", "whole numbers from 1"),
@@ -158,9 +166,30 @@ def test_frostt(tmp_path, suffix, monkeypatch):
     ],
 )
 def test_damaged_frostt(tmp_path, text, message, monkeypatch):
-    monkeypatch.setattr("sfumato.data.arrays._TNS_LINES", 2)
+    monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
     (tmp_path / "t.tns").write_text(text)
     with pytest.raises(DataError, match=message):
+        read(tmp_path / "t.tns")
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "   "])
+def test_large_coordinates_of_frostt_stay_apart(tmp_path, blank):
+    numbers = [str(2**53), str(2**53 + 1), "007", "7.0", "5", str(2**32 + 5)]
+    lines = [blank.join([number, "1", "2.5"]) for number in numbers]
+    (tmp_path / "t.tns").write_bytes("\r\n".join(lines).encode())
+    tensor = read(tmp_path / "t.tns")
+    assert tensor.modes[0].labels.tolist() == [5, 7, 2**32 + 5, 2**53, 2**53 + 1]
+    (tmp_path / "t.tns").write_text(f"{2**63} 1 2\n")
+    with pytest.raises(
+        DataError, match=r"t\.tns: coordinates must be whole numbers.*'9223372036854775808'"
+    ):
+        read(tmp_path / "t.tns")
+
+
+def test_a_line_of_frostt_that_never_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
+    (tmp_path / "t.tns").write_text("1 2 3\n" + "1 " * 50)
+    with pytest.raises(DataError, match="a line has over 24 bytes"):
         read(tmp_path / "t.tns")
 
 
@@ -273,7 +302,7 @@ def test_files_that_cannot_be_read(tmp_path):
     assert isinstance(caught.value, FileNotFoundError)
     with pytest.raises(DataError, match="is a folder"):
         read(tmp_path)
-    for name in ("t.xlsx", "t.parquet.gz", "t"):
+    for name in ("t.doc", "t.parquet.gz", "t"):
         (tmp_path / name).write_text("")
         with pytest.raises(DataError, match=r"unknown file format. Known are .csv, .tsv"):
             read(tmp_path / name)
@@ -312,6 +341,12 @@ def test_objects_that_are_no_tables():
         read(pd.DataFrame({"a": [1, "x"], "b": [1, 2], "v": [1, 2]}), ["a", "b"], "v")
     with pytest.raises(DataError, match="two modes or more"):
         read(np.ones(3))
+    with pytest.raises(DataError, match="the array is masked"):
+        read(np.ma.masked_invalid(np.ones((2, 2))))
+    for wrong in (object(), 2**70, "\ud800", [1], 1 + 2j):
+        frame = pd.DataFrame({"a": pd.Series([1, wrong], dtype=object), "b": [1, 2], "v": [1, 2]})
+        with pytest.raises(DataError, match=r"mixes types|cannot be read|cannot hold labels"):
+            read(frame, ["a", "b"], "v")
     with pytest.raises(DataError, match="no columns"):
         read(pd.DataFrame(), ["a", "b"], "v")
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 
+from sfumato.data.files import MissingFileError
 from sfumato.data.samples import BATCH_NUMBERS, FEWEST_ROWS, MOST_ROWS, open_samples
-from sfumato.data.tables import MissingFileError
 from sfumato.errors import DataError, SettingError
 
 SIZE = 3

@@ -29,6 +29,26 @@ def test_entries_are_sorted_whatever_their_order():
         np.testing.assert_array_equal(again.values, tensor.values)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_levels_are_checked_as_they_are_given(dtype):
+    cells = CELLS.astype(dtype)
+    cells[0, 0] = 2**32 + 2  # which in 32 bits is 2
+    with pytest.raises(DataError, match="level 4294967298 is outside mode 'user'"):
+        table(cells)
+    for wrong in (CELLS.astype(float), CELLS.astype(object), CELLS.astype(bool)):
+        with pytest.raises(DataError, match="coordinates must be whole numbers"):
+            table(wrong)
+    with pytest.raises(DataError, match=r"mode 'day' has 2,147,483,648 levels"):
+        table(modes=(*MODES[:2], Mode("day", 2**31)))
+
+
+@pytest.mark.parametrize("wrong", [[["ann"]], [["ann", "bob"], ["7"]], "ann", 7])
+def test_labels_that_are_no_row_of_labels(wrong):
+    for mode in (MODES[0], MODES[2]):
+        with pytest.raises(DataError, match=f"labels of mode '{mode.name}'"):
+            mode.find(wrong)
+
+
 def test_duplicates_keep_the_order_they_came_in():
     tensor = table(np.array([[1, 0, 1], [0, 0, 0], [0, 0, 0]]), np.array([9.0, 5.0, 1.0]))
     np.testing.assert_array_equal(tensor.values, [5, 9, 1])

@@ -1,5 +1,8 @@
 """What is written can be read back, and a failed write leaves nothing behind."""
 
+import gzip
+import io
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,7 +10,7 @@ import pytest
 
 from sfumato.data.read import read, read_table
 from sfumato.data.tensor import Mode
-from sfumato.data.write import write_completed, write_factors, write_table
+from sfumato.data.write import write_added, write_completed, write_factors, write_table
 from sfumato.errors import DataError, SettingError
 
 MODES = (
@@ -91,3 +94,61 @@ def test_where_nothing_can_be_written(tmp_path):
         write_table(pa.table({"a": [1]}), tmp_path / "t.xlsx")
     with pytest.raises(DataError, match="there is no folder"):
         write_table(pa.table({"a": [1]}), tmp_path / "none" / "t.csv")
+
+
+# -- columns added to a file ------------------------------------------------------------------------
+
+AWKWARD = [
+    "a,b\n1.50,007\n",
+    "a,b\r\n1.50,007\r\n",
+    "a,b\n1,2",  # no end of the last line
+    "\n\na,b\n\n1,2\n\n\n",  # empty lines
+    '\ufeff"a",b\n"1","x, y"\n2,"say ""so"""\n',
+    'a,b\n"two\r\nlines",2\n5" disk,3\n',
+    "a;b\n1,5;é\n",
+    "a\tb\n 1 ,\t2\n",
+]
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+@pytest.mark.parametrize("to_stream", [True, False])
+def test_what_a_file_holds_stays_byte_for_byte(tmp_path, text, to_stream):
+    source, out = tmp_path / "in.csv", io.BytesIO() if to_stream else tmp_path / "out.csv"
+    source.write_bytes(text.encode())
+    table = read_table(source, as_text=None)
+    numbers = np.arange(table.num_rows) + 0.5
+    write_added(source, table, {"p": numbers}, out)
+    found = out.getvalue() if to_stream else out.read_bytes()
+    cut = b"\t" if "\t" in text else b";" if ";" in text else b","
+    for number in ("p", *numbers):
+        assert found.count(cut + str(number).encode()) == 1
+        found = found.replace(cut + str(number).encode(), b"")
+    assert found == text.encode()
+
+
+def test_added_columns_can_be_read_and_their_names_are_quoted(tmp_path):
+    source, out = tmp_path / "in.tsv.gz", tmp_path / "out.tsv"
+    source.write_bytes(gzip.compress(b"a\tb\n1\t2\n3\t4\n"))
+    added = {"p\tq": np.array([0.1, 1e300]), "n": np.array([np.nan, -1], np.float32)}
+    write_added(source, read_table(source, as_text=None), added, out)
+    assert out.read_bytes() == b'a\tb\t"p\tq"\tn\n1\t2\t0.1\tnan\n3\t4\t1e+300\t-1\n'
+    assert read_table(out).column_names == ["a", "b", "p\tq", "n"]
+
+
+def test_another_format_is_written_anew(tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_text("a;b\n007;x\n")
+    table = read_table(source, as_text=None)
+    for name in ("out.tsv", "out.parquet"):
+        write_added(source, table, {"p": np.array([1.5])}, tmp_path / name)
+        assert read_table(tmp_path / name, as_text=["a"]).to_pydict() == {
+            "a": ["007"],
+            "b": ["x"],
+            "p": [1.5],
+        }
+    with pytest.raises(SettingError, match=r"use \.csv, \.tsv or \.parquet"):
+        write_added(source, table, {"p": np.array([1.5])}, tmp_path / "out.xlsx")
+    source.write_text("a;b\n")
+    with pytest.raises(DataError, match="has changed while it was read"):
+        write_added(source, table, {"p": np.array([1.5])}, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
