@@ -12,6 +12,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato.checks import (
+    as_precision,
+    check_count,
+    check_flag,
+    check_kind,
+    check_progress,
+    check_share,
+    check_threads,
+)
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
@@ -23,7 +32,7 @@ from sfumato.models.coupled import CoupledModel
 from sfumato.parallel import available_threads
 from sfumato.parameters import Parametrised
 from sfumato.solvers import COUPLED_SOLVERS
-from sfumato.solvers.base import Info, check_count
+from sfumato.solvers.base import Info
 from sfumato.solvers.coupled import CoupledShape
 from sfumato.store import StoredCoupled, load_coupled, save_coupled
 
@@ -90,10 +99,11 @@ class Coupled(Parametrised):
     def plan(self, relations: Relations) -> Plan[CoupledShape]:
         """What ``fit`` will do to relations of this shape."""
         check_count(rank=self.rank, starts=self.starts)
-        if self.threads is not None:
-            check_count(threads=self.threads)
-        solver, threads = self._solver(), int(self.threads or available_threads())
-        shape = CoupledShape.of(relations, int(self.rank), _precision(self.dtype), threads)
+        check_threads(self.threads)
+        check_progress(self.progress)
+        check_kind(Relations, "a sfumato.Relations", relations=relations)
+        solver, threads = self._solver(), self.threads or available_threads()
+        shape = CoupledShape.of(relations, self.rank, as_precision(self.dtype), threads)
         return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
 
     def _solver(self) -> Any:
@@ -156,7 +166,9 @@ class Coupled(Parametrised):
         threads = self.threads or available_threads()
         by = self.model_ if self.posterior_ is None else self.posterior_
         found = [by.predict(part, cells, threads=threads)]
+        check_flag(reliance=reliance)
         if interval is not None:
+            check_share(interval=interval)
             if self.posterior_ is None:
                 raise SettingError("intervals come from a Bayesian solver: 'variational' or 'langevin'")
             found += self.posterior_.interval(part, cells, interval, threads=threads)
@@ -272,16 +284,6 @@ class Coupled(Parametrised):
             for part in stored.model.parts
         }
         return method
-
-
-def _precision(dtype: DTypeLike) -> np.dtype[Any]:
-    try:
-        found = np.dtype(dtype)
-    except TypeError:  # no type at all
-        found = None
-    if found not in (np.float32, np.float64):
-        raise SettingError(f"dtype must be float32 or float64, got {dtype!r}")
-    return found
 
 
 def _known(relation: Relation) -> RelationShape:

@@ -16,6 +16,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato.checks import (
+    as_precision,
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_positive,
+    check_progress,
+    check_seed,
+    check_threads,
+    shown,
+)
 from sfumato.coupled import Coupled
 from sfumato.data import prepare
 from sfumato.data.cells import as_columns, labels_in
@@ -37,7 +49,7 @@ from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import PrivacyUnit, parse_unit
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting
-from sfumato.solvers.base import Info, PublicShape, Solver
+from sfumato.solvers.base import Info, PublicShape, Solver, check_solver
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import assumed_scatter
 from sfumato.store import (
@@ -115,27 +127,34 @@ class TensorEstimator(Parametrised, ABC):
         return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
 
     def _shape(self, modes: Sequence[Mode], dtype: DTypeLike) -> PublicShape:
-        if self.unseen not in _UNSEEN:
-            raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {self.unseen!r}")
-        if self.threads is not None and self.threads < 1:
-            raise SettingError(f"threads must be 1 or more, or None for all cores, got {self.threads}")
+        self._check_settings()
+        chosen = as_precision(dtype if self.dtype is None else self.dtype)
         if self.privacy is not None:
             # Rounding single-precision sums could add more than clipping bounds.
-            if np.dtype(self.dtype or np.float64) != np.float64:
+            if self.dtype is not None and chosen != np.float64:
                 raise SettingError("a private fit computes in float64: leave the dtype out")
-            dtype = np.float64
+            chosen = np.dtype(np.float64)
         shape = PublicShape(
             tuple(modes),
             self._make_model,
-            np.dtype(self.dtype or dtype),
-            getattr(self, "mean", True),
-            getattr(self, "biases", True),
+            chosen,
+            bool(getattr(self, "mean", True)),
+            bool(getattr(self, "biases", True)),
             self.threads or available_threads(),
         )
-        if shape.dtype not in (np.float32, np.float64):
-            raise SettingError(f"dtype must be float32 or float64, got {shape.dtype}")
         check_ranks(shape.sizes, self._ranks(shape.sizes), [mode.name for mode in modes])
         return shape
+
+    def _check_settings(self) -> None:
+        """Refuse settings that no data could make good: before any is looked at, or paid for."""
+        check_choice(prepare.POLICIES, duplicates=self.duplicates)
+        check_choice(_UNSEEN, unseen=self.unseen)
+        check_count(starts=self.starts)
+        check_seed(seed=self.seed)
+        check_flag(mean=getattr(self, "mean", True), biases=getattr(self, "biases", True))
+        check_threads(self.threads)
+        check_progress(self.progress)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
 
     def _private_plan(
         self,
@@ -146,7 +165,8 @@ class TensorEstimator(Parametrised, ABC):
     ) -> PrivatePlan:
         if self.starts != 1:
             raise SettingError("a private fit has one start: to choose among several looks at the data")
-        if getattr(self, "solver", "als") != "als":
+        solver = getattr(self, "solver", "als")
+        if not isinstance(solver, str) or solver != "als":
             raise SettingError("a private fit is made by its privacy's method: leave the solver out")
         method, rank = self._private_method(privacy), self._open_rank()
         return make_plan(shape, privacy, method, bounds, entries, self.seed, rank)
@@ -161,6 +181,7 @@ class TensorEstimator(Parametrised, ABC):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
+        self._check_settings()
         tensor = as_tensor(X, y)
         begin = time.perf_counter()
         if self.privacy is None:
@@ -264,8 +285,7 @@ class TensorEstimator(Parametrised, ABC):
 
     def _fallback(self, unseen: str | None) -> str:
         fallback = self.unseen if unseen is None else unseen
-        if fallback not in _UNSEEN:
-            raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {fallback!r}")
+        check_choice(_UNSEEN, unseen=fallback)
         return fallback
 
     def _values(self, model: Multilinear, coordinates: NDArray[np.int32]) -> Array:
@@ -355,8 +375,7 @@ class TensorEstimator(Parametrised, ABC):
     def top(self, mode: str, k: int = 10, **labels: Any) -> list[tuple[Any, float]]:
         """The k levels of a mode with the highest predictions, labels of the other modes given."""
         model, m = self._fitted(), find_mode(self.modes_, mode)
-        if k < 1:
-            raise SettingError(f"k must be a whole number from 1 on, got {k}")
+        check_count(k=k)
         if any(np.ndim(label) for label in labels.values()):
             raise SettingError("top takes one label per mode")
         cell = as_columns({**labels, mode: self.modes_[m].label(0)})
@@ -476,8 +495,10 @@ class CP(TensorEstimator):
         self.privacy = privacy
 
     def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
-        rank = min(_USUAL_RANK, *(size for size in sizes if size)) if self.rank is None else self.rank
-        return [rank] * len(sizes)
+        if self.rank is None:
+            return [min(_USUAL_RANK, *(size for size in sizes if size))] * len(sizes)
+        check_count(rank=self.rank)
+        return [int(self.rank)] * len(sizes)
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return CPModel.zeros(shape, self._ranks(shape)[0], dtype)
@@ -531,20 +552,22 @@ class Tucker(TensorEstimator):
         self.privacy = privacy
 
     def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
-        ranks: Any = self.ranks
-        if ranks is None:
+        if self.ranks is None:
             return _at_most(_USUAL_TUCKER_RANK, sizes)
-        return [ranks] * len(sizes) if np.ndim(ranks) == 0 else [*ranks]
+        if isinstance(self.ranks, list | tuple | np.ndarray) and np.ndim(self.ranks) == 1:
+            check_count(**{f"ranks[{m}]": rank for m, rank in enumerate(self.ranks)})
+            return [int(rank) for rank in self.ranks]
+        check_count(ranks=self.ranks)
+        return [int(self.ranks)] * len(sizes)  # type: ignore[call-overload]
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return TuckerModel.zeros(shape, self._ranks(shape), dtype)
 
     def _open_rank(self) -> OpenRank | None:
-        ranks: Any = self.ranks
-        if np.ndim(ranks) and ranks is not None:
+        if np.ndim(self.ranks):  # type: ignore[arg-type]
             return None
         return OpenRank(
-            ranks,
+            self.ranks,  # type: ignore[arg-type]
             lambda rank: lambda sizes, dtype: TuckerModel.zeros(sizes, _at_most(rank, sizes), dtype),
         )
 
@@ -593,8 +616,10 @@ class Biases(TensorEstimator):
         return Backfitting(sweeps=self.sweeps, ridge=self.ridge)
 
     def _private_method(self, privacy: Privacy) -> Any:
-        if privacy.method not in ("auto", "bias", "constant"):
-            raise SettingError(f"a bias predictor has no private method {privacy.method!r}")
+        if not isinstance(privacy.method, str) or privacy.method not in ("auto", "bias", "constant"):
+            raise SettingError(f"a bias predictor has no private method {shown(privacy.method)}")
+        check_count(0, sweeps=self.sweeps)
+        check_positive(ridge=self.ridge)
         return "constant" if self.sweeps == 0 else "bias"
 
 
@@ -637,6 +662,8 @@ def cross_validate(
     """Held-out RMSE of each fold of a tensor; every fold keeps the tensor's shape and labels."""
     from sklearn.base import clone
 
+    check_kind(TensorEstimator, "an estimator such as sfumato.CP(rank=4)", estimator=estimator)
+    check_kind(SparseTensor, "a SparseTensor", tensor=tensor)
     return [clone(estimator).fit(train).rmse(test) for train, test in tensor.folds(folds, seed=seed)]
 
 
@@ -693,13 +720,14 @@ def _cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:
 
 
 def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:
-    name = solver if isinstance(solver, str) else getattr(solver, "name", None)
+    name = solver if isinstance(solver, str) else str(getattr(solver, "name", None))
     if name in COUPLED_SOLVERS and name not in SOLVERS:
         raise SettingError(
             f"{name!r} gives samples, not one model: use sfumato.Coupled, which takes a single tensor "
             'too, as fit({"data": tensor})'
         )
     if not isinstance(solver, str):
+        check_solver("solver", solver)
         return solver
     if solver not in SOLVERS:
         raise SettingError(f"there is no solver {solver!r}; there are {', '.join(SOLVERS)}")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_count, check_flag, check_kind, check_progress, check_seed, check_threads
 from sfumato.data import symmetric
 from sfumato.data.samples import Samples, open_samples
 from sfumato.data.tensor import SparseTensor
@@ -38,7 +39,6 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import Sample, TensorEntry
-from sfumato.solvers.base import check_count
 from sfumato.solvers.power import (
     PowerSettings,
     PowerState,
@@ -148,6 +148,8 @@ class PowerMethod(Parametrised):
         stand for all permutations: whether it is symmetric is not said.
         """
         begin = time.perf_counter()
+        check_flag(symmetric=self.symmetric)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         tensor = X if isinstance(X, SparseTensor) else _as_array(X)
         if len(tensor.shape) < 3:
             raise DataError(
@@ -275,6 +277,8 @@ class PowerMethod(Parametrised):
         cut by counting, one sample more would shift all later ones.
         """
         begin = time.perf_counter()
+        check_flag(reuse=reuse)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         samples = open_samples(X, columns, may_be_empty=self.privacy is not None)
         settings = self._stream_settings(samples.size, fresh=not reuse)
         self._forget_stream()
@@ -298,6 +302,7 @@ class PowerMethod(Parametrised):
         one). Components come one after the other; ``finished_`` says whether all of them are there, and
         samples after that are left unread.
         """
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         samples = open_samples(X, may_be_empty=self.privacy is not None)
         if not hasattr(self, "online_"):
             self._begin_online(samples.size)
@@ -321,15 +326,14 @@ class PowerMethod(Parametrised):
         return hasattr(self, "online_") and self.online_.machine.done
 
     def _stream_settings(self, size: int, *, fresh: bool) -> PowerSettings:
+        check_flag(symmetric=self.symmetric)
         if not self.symmetric:
             raise SettingError("the moment of a stream is symmetric: leave symmetric out")
         if not isinstance(self.whiten, bool | np.bool_):
             raise SettingError("of a stream, whiten is True or False: its second moment is found")
-        check_count(order=self.order)
-        if self.order < 3:
-            raise SettingError(f"a moment has order 3 or more, got {self.order}")
+        check_count(3, order=self.order)
         noisy = fresh or self.privacy is not None
-        settings = self._settings((size,), int(self.order), noisy=noisy)
+        settings = self._settings((size,), self.order, noisy=noisy)
         return replace(
             settings, subspace=(_NOISY_SUBSPACE if noisy else _SUBSPACE) if self.whiten else 0
         )
@@ -359,7 +363,7 @@ class PowerMethod(Parametrised):
         """Samples that answer a question: those given, or an equal share of what is there."""
         if self.samples is not None:
             check_count(samples=self.samples)
-            return int(self.samples)
+            return self.samples
         if count is None:
             raise SettingError("say how many samples answer each question: samples=...")
         if count < settings.rounds:
@@ -462,6 +466,10 @@ class PowerMethod(Parametrised):
 
     def _settings(self, sizes: tuple[int, ...], order: int, *, noisy: bool) -> PowerSettings:
         check_count(n_components=self.n_components)
+        check_seed(seed=self.seed)
+        check_flag(average=self.average)
+        check_threads(self.threads)
+        check_progress(self.progress)
         if self.n_components > min(sizes):
             raise SettingError(
                 f"{self.n_components} components cannot be independent in {min(sizes)} dimensions: look "
@@ -474,8 +482,8 @@ class PowerMethod(Parametrised):
         if iterations is None:
             iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
         check_count(restarts=restarts, iterations=iterations)
-        counts = (int(self.n_components), int(restarts), int(iterations))  # a whole float will do
-        return PowerSettings(sizes, order, *counts, average=noisy and self.average)
+        average = bool(noisy and self.average)
+        return PowerSettings(sizes, order, self.n_components, restarts, iterations, average=average)
 
     def _keep(self, state: PowerState, guarantee: Guarantee | None) -> None:
         self.fitted_components_ = components(state)

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
+from sfumato.checks import check_count, check_share, given
 from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, SettingError
 from sfumato.estimators import TensorEstimator, admitted, as_tensor
@@ -106,16 +107,20 @@ class PrivateSearch(Parametrised):
     def _checked_budget(self) -> Budget:
         if not isinstance(self.privacy, Privacy):
             raise SettingError("a search needs a privacy=Privacy(...): without one, use GridSearchCV")
-        if not all(isinstance(candidate, TensorEstimator) for candidate in self.estimators):
+        several = isinstance(self.estimators, list | tuple)
+        if not several or not all(isinstance(each, TensorEstimator) for each in self.estimators):
             raise SettingError("the candidates are estimators: [sf.CP(rank=2), sf.CP(rank=8)]")
         if len(self.estimators) < 2:
             raise SettingError(f"choosing takes two candidates or more, got {len(self.estimators)}")
+        check_count(**given(repetitions=self.repetitions))
+        check_share(holdout=self.holdout)
         budget = self.privacy.budget
         if not isinstance(budget, Budget):
             raise SettingError("a search gives no zCDP: give epsilon and delta instead of rho")
         if self.privacy.analysis != "proven":
             raise SettingError("a paper's claims cannot be tuned by: use analysis='proven'")
         for candidate in self.estimators:
+            candidate._check_settings()
             if candidate.privacy is not None and candidate.privacy != self._privacy_of(candidate):
                 raise SettingError(
                     "candidates have the search's budget, unit, seed and ledger, and may differ in "

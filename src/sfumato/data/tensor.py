@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from sfumato.checks import as_pair, check_choice, check_count, check_kind, check_text, given, shown
 from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 
@@ -31,15 +32,17 @@ class Mode:
     bin: str | None = None
 
     def __post_init__(self) -> None:
+        check_text(**{"the name of a mode": self.name})
+        check_count(0, MAX_ENTRIES, **{f"the size of mode {self.name!r}": self.size})
         if self.labels is not None:
+            check_kind(np.ndarray, "an array", **{f"the labels of mode {self.name!r}": self.labels})
             if len(self.labels) != self.size:
                 raise DataError(
                     f"mode {self.name!r} has {self.size} levels but {len(self.labels)} labels"
                 )
             if len(self._level_of) != self.size:
                 raise DataError(f"mode {self.name!r} has the same label twice")
-        if self.bin is not None and self.bin not in TIME_BINS:
-            raise SettingError(f"unknown time bin {self.bin!r}: use one of {', '.join(TIME_BINS)}")
+        check_choice(TIME_BINS, **given(bin=self.bin))
 
     @cached_property
     def _level_of(self) -> dict[Any, int]:
@@ -236,10 +239,10 @@ class SparseTensor:
 def find_mode(modes: Sequence[Mode], name: str) -> int:
     """Position of a mode by name."""
     for position, mode in enumerate(modes):
-        if mode.name == name:
+        if isinstance(name, str) and mode.name == name:
             return position
     names = ", ".join(mode.name for mode in modes)
-    raise SettingError(f"there is no mode {name!r}; the modes are {names}")
+    raise SettingError(f"there is no mode {shown(name)}; the modes are {names}")
 
 
 def find_levels(
@@ -285,14 +288,17 @@ def _unknown_labels(labels: Sequence[Any] | NDArray[Any], levels: NDArray[np.int
     return f"{shown} and {len(unknown) - 3} more" if len(unknown) > 3 else shown
 
 
+def check_tensor(tensor: object) -> None:
+    """What a function of tensors is given."""
+    check_kind(SparseTensor, "a SparseTensor (see sfumato.read)", tensor=tensor)
+
+
 def check_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
     """Bounds as two finite floats, the lower one first."""
     if bounds is None:
         return None
-    if len(bounds) != 2:
-        raise SettingError(f"bounds are two numbers (lowest, highest), got {bounds!r}")
-    low, high = float(bounds[0]), float(bounds[1])
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+    low, high = as_pair("bounds", bounds, "two finite numbers (lowest, highest)")
+    if not low < high:
         raise SettingError(f"bounds must be finite with lowest < highest, got ({low}, {high})")
     return low, high
 

@@ -30,7 +30,7 @@ from sfumato.solvers import (
     PrivatePasses,
     PrivateSGD,
 )
-from sfumato.solvers.base import MakeModel, PrivateSolver, PublicShape
+from sfumato.solvers.base import MakeModel, PrivateSolver, PublicShape, check_solver
 from sfumato.solvers.private_biases import prefers_laplace
 from sfumato.solvers.private_gradient import thinness
 
@@ -73,7 +73,11 @@ def make_plan(
         method = chosen.method
         if rank is not None and chosen.rank is not None:
             shape = replace(shape, make_model=rank.models(chosen.rank))
-    solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
+    if isinstance(method, str):
+        solver = _solver(method, privacy, shape)
+    else:
+        check_solver("method", method, private=True)
+        solver = method
     return PrivatePlan(
         shape, solver, privacy.budget, seed, labels_assumed=privacy.public.labels is True
     ).calibrated()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from sfumato.checks import check_count, check_positive, check_seed, given
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
-from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import DivergedError, Info, PublicShape, check_count
+from sfumato.solvers.base import DivergedError, Info, PublicShape
 from sfumato.solvers.coupled import CoupledShape
 
 _Shape = TypeVar("_Shape", PublicShape, CoupledShape)
@@ -35,16 +34,13 @@ class Plan(Generic[_Shape]):
 
     def __post_init__(self) -> None:
         check_count(starts=self.starts)
-        if not (isinstance(self.seed, int | np.integer) and self.seed >= 0):
-            raise SettingError(f"seed must be a whole number from 0 on, got {self.seed!r}")
-        given = self.tolerance is not None
-        if given and not (isinstance(self.tolerance, Real) and self.tolerance > 0):
-            raise SettingError(f"tolerance must be above zero, got {self.tolerance}")
+        check_seed(seed=self.seed)
+        check_positive(**given(tolerance=self.tolerance))
 
     @property
     def rounds(self) -> int:
         """Questions put to the data, over all starts."""
-        return int(self.starts) * int(self.solver.rounds(self.shape))
+        return self.starts * int(self.solver.rounds(self.shape))
 
     def explain(self) -> str:
         """The plan in words."""
@@ -92,7 +88,7 @@ Progress = Callable[[int, int, Info], None]
 def carry_out(plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None = None) -> Fit:
     """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
     fits = []
-    for start in range(int(plan.starts)):
+    for start in range(plan.starts):
         try:
             fits.append(_one_start(replace(plan, seed=plan.seed + start), site, progress, start))
         except DivergedError:
@@ -115,7 +111,7 @@ def _one_start(
 ) -> Fit:
     solver, history = plan.solver, list[Info]()
     state = solver.init(plan.seed, plan.shape)  # which checks the settings
-    rounds = int(solver.rounds(plan.shape))  # a whole float will do
+    rounds = int(solver.rounds(plan.shape))
     for number in range(rounds):
         query = solver.ask(state)
         state, info = solver.update(state, solver.answer(query, site))

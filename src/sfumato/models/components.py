@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from sfumato.checks import shown
 from sfumato.errors import DataError
 
 Array = NDArray[Any]
@@ -93,10 +94,13 @@ def match_components(found: Array | Sequence[Array], reference: Array | Sequence
 
 
 def _unit_rows(components: Array | Sequence[Array]) -> list[Array]:
-    matrices = [components] if isinstance(components, np.ndarray) else list(components)
+    try:
+        matrices = [components] if isinstance(components, np.ndarray) else list(components)
+        numbers = [np.asarray(matrix, np.float64) for matrix in matrices]
+    except (TypeError, ValueError) as error:
+        raise DataError(f"components are matrices of numbers, got {shown(components)}") from error
     unit = []
-    for matrix in matrices:
-        rows = np.asarray(matrix, np.float64)
+    for rows in numbers:
         if rows.ndim != 2 or not rows.size:
             raise DataError(f"components are rows of a matrix, got an array of shape {rows.shape}")
         length = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -27,13 +27,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_count, check_positive
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
 from sfumato.data.relations import Relation, check_divergence
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import Info, PublicShape, check_count
+from sfumato.solvers.base import Info, PublicShape
 from sfumato.solvers.coupled import (
     Block,
     CoupledShape,
@@ -190,8 +191,7 @@ class Multiplicative:
             if a is None or b is None:
                 priors.append(None)
                 continue
-            if not (0 < a < np.inf and 0 < b < np.inf):
-                raise SettingError(f"a prior's shape and mean are numbers above zero, got {a} and {b}")
+            check_positive(prior_shape=a, prior_mean=b)
             priors.append((a, a / b))
         return priors
 

@@ -1,0 +1,169 @@
+"""Checks of settings: an error names the setting, what it has to be, and what was given.
+
+Numbers may be Python's or NumPy's. A bool is none, although Python counts with it: ``rank=True`` is a
+slip. Sizes lie between 1e-60 and 1e60, so that their squares, and products of a few of them, stay within
+the range of double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import isfinite
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from sfumato.errors import SettingError
+
+LEAST_SIZE, MOST_SIZE = 1e-60, 1e60
+MOST_COUNT = 2**53  # doubles skip some of the whole numbers beyond
+MOST_ROUNDS = 100_000  # of a private fit, which lists all its draws beforehand
+_MOST_SEED = 2**128  # what the operating system's entropy fills
+_MOST_THREADS = 4096
+_MOST_SHOWN = 80  # letters of a value in an error
+
+
+def shown(value: object) -> str:
+    """A value as it stands in an error: short, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a foreign object, or a number of too many digits
+        return f"a value of type {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
+def wrong(name: str, wanted: str, value: object) -> SettingError:
+    """The error of a setting that has to be something else."""
+    return SettingError(f"{name} must be {wanted}, got {shown(value)}")
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    """The settings that are not left open."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A finite number that double precision can hold."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return isfinite(float(value))
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_count(least: int = 1, most: int = MOST_COUNT, /, **settings: object) -> None:
+    """Each setting a whole number from ``least`` on."""
+    for name, value in settings.items():
+        if not is_whole(value) or value < least:
+            raise wrong(name, f"a whole number from {least} on", value)
+        if value > most:
+            raise wrong(name, f"a whole number of at most {most:,}", value)
+
+
+def check_threads(threads: object) -> None:
+    """A number of threads, or None for all cores."""
+    if threads is not None and not (is_whole(threads) and 1 <= threads <= _MOST_THREADS):
+        raise wrong(
+            "threads", f"a whole number from 1 to {_MOST_THREADS}, or None for all cores", threads
+        )
+
+
+def check_seed(**settings: object) -> None:
+    """Each setting a seed: a whole number from zero on."""
+    for name, value in settings.items():
+        if not is_whole(value) or not 0 <= value < _MOST_SEED:
+            raise wrong(name, "a whole number from 0 on (below 2^128)", value)
+
+
+def check_positive(**settings: object) -> None:
+    """Each setting a number above zero, of a size that can be computed with."""
+    for name, value in settings.items():
+        if not is_number(value) or value <= 0:
+            raise wrong(name, "a number above zero", value)
+        if not LEAST_SIZE <= value <= MOST_SIZE:
+            raise wrong(name, f"a number between {LEAST_SIZE:g} and {MOST_SIZE:g}", value)
+
+
+def check_number(least: float = -MOST_SIZE, most: float = MOST_SIZE, /, **settings: object) -> None:
+    """Each setting a number from ``least`` to ``most``."""
+    for name, value in settings.items():
+        if not is_number(value) or not least <= value <= most:
+            raise wrong(name, f"a number from {least:g} to {most:g}", value)
+
+
+def check_share(none: bool = False, /, **settings: object) -> None:
+    """Each setting a share: a number above zero and below one; with ``none`` also zero."""
+    for name, value in settings.items():
+        if not is_number(value) or not 0 <= value < 1 or (value == 0 and not none):
+            what = "at least 0 and below 1" if none else "between 0 and 1"
+            raise wrong(name, f"a number {what}", value)
+
+
+def as_pair(name: str, value: Any, wanted: str = "two numbers") -> tuple[float, float]:
+    """A setting that is two numbers, as such."""
+    if not isinstance(value, list | tuple | np.ndarray) or np.shape(value)[:1] != (2,):
+        raise wrong(name, wanted, value)
+    first, second = value
+    if not (is_number(first) and is_number(second)):
+        raise wrong(name, wanted, value)
+    return float(first), float(second)
+
+
+# -- other settings -------------------------------------------------------------------------------
+
+
+def check_flag(**settings: object) -> None:
+    """Each setting true or false."""
+    for name, value in settings.items():
+        if not isinstance(value, bool | np.bool_):
+            raise wrong(name, "True or False", value)
+
+
+def check_choice(choices: Collection[str], /, **settings: object) -> None:
+    """Each setting one of the names."""
+    for name, value in settings.items():
+        if not isinstance(value, str) or value not in choices:
+            raise wrong(name, f"one of {', '.join(choices)}", value)
+
+
+def check_text(**settings: object) -> None:
+    """Each setting a name."""
+    for name, value in settings.items():
+        if not isinstance(value, str):
+            raise wrong(name, "text", value)
+
+
+def check_kind(kind: type | UnionType, wanted: str, /, **settings: object) -> None:
+    """Each setting an object of some kind, called ``wanted`` in words."""
+    for name, value in settings.items():
+        if not isinstance(value, kind):
+            raise wrong(name, wanted, value)
+
+
+def check_progress(progress: object) -> None:
+    """What is told of progress: a function, or None."""
+    if progress is not None and not callable(progress):
+        raise wrong("progress", "a function of what is done, or None", progress)
+
+
+def as_precision(dtype: DTypeLike) -> np.dtype[Any]:
+    """Single or double precision."""
+    try:
+        found = np.dtype(dtype)
+    except Exception as error:  # NumPy has several for what is no type
+        raise wrong("dtype", "float32 or float64", dtype) from error
+    if found not in (np.float32, np.float64):
+        raise wrong("dtype", "float32 or float64", dtype)
+    return found
