@@ -7,22 +7,25 @@ the range of double precision.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from math import isfinite
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
-from sfumato.errors import SettingError
+from sfumato.errors import DataError, SettingError
 
 LEAST_SIZE, MOST_SIZE = 1e-60, 1e60
 MOST_COUNT = 2**53  # doubles skip some of the whole numbers beyond
 MOST_ROUNDS = 100_000  # of a private fit, which lists all its draws beforehand
 _MOST_SEED = 2**128  # what the operating system's entropy fills
 _MOST_THREADS = 4096
+_MOST_NAME = 255  # bytes of a file's name
 _MOST_SHOWN = 80  # letters of a value in an error
 
 
@@ -38,7 +41,12 @@ def shown(value: object) -> str:
 
 def wrong(name: str, wanted: str, value: object) -> SettingError:
     """The error of a setting that has to be something else."""
-    return SettingError(f"{name} must be {wanted}, got {shown(value)}")
+    hint = ", which has more than 64 bits: write it as a float" if _is_long(value) else ""
+    return SettingError(f"{name} must be {wanted}, got {shown(value)}{hint}")
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
 
 
 def given(**settings: Any) -> dict[str, Any]:
@@ -50,13 +58,10 @@ def given(**settings: Any) -> dict[str, Any]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """A finite number that double precision can hold."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    """A finite number; a whole one has 64 bits at most, as compiled code has."""
+    if isinstance(value, bool) or not isinstance(value, Real) or _is_long(value):
         return False
-    try:
-        return isfinite(float(value))
-    except OverflowError:  # a whole number of hundreds of digits
-        return False
+    return isfinite(value)
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -113,12 +118,46 @@ def check_share(none: bool = False, /, **settings: object) -> None:
 
 def as_pair(name: str, value: Any, wanted: str = "two numbers") -> tuple[float, float]:
     """A setting that is two numbers, as such."""
-    if not isinstance(value, list | tuple | np.ndarray) or np.shape(value)[:1] != (2,):
+    numbers = as_list(name, value, wanted)
+    if len(numbers) != 2 or not all(is_number(number) for number in numbers):
         raise wrong(name, wanted, value)
-    first, second = value
-    if not (is_number(first) and is_number(second)):
+    return float(numbers[0]), float(numbers[1])
+
+
+def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
+    """Data that are numbers, in double precision."""
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{name} must be numbers, got {shown(value)}") from error
+
+
+# -- lists and paths ------------------------------------------------------------------------------
+
+
+def as_list(name: str, value: Any, wanted: str) -> list[Any]:
+    """A setting that is a list, a tuple, a range or an array of one dimension, as a list."""
+    several = isinstance(value, list | tuple | range)
+    if not several and not (isinstance(value, np.ndarray) and value.ndim == 1):
         raise wrong(name, wanted, value)
-    return float(first), float(second)
+    return list(value)
+
+
+def as_names(name: str, value: Any) -> list[str]:
+    """A setting that is a list of names."""
+    names = as_list(name, value, "a list of names")
+    if not all(isinstance(each, str) for each in names):
+        raise wrong(name, "a list of names", value)
+    return names
+
+
+def as_path(name: str, value: Any) -> Path:
+    """A setting that is the path of a file or folder."""
+    if not isinstance(value, str | os.PathLike) or "\x00" in str(value):
+        raise wrong(name, "the path of a file or folder", value)
+    if any(len(os.fsencode(part)) > _MOST_NAME for part in Path(value).parts):
+        raise wrong(name, f"a path with names of at most {_MOST_NAME} bytes", value)
+    return Path(value)
 
 
 # -- other settings -------------------------------------------------------------------------------

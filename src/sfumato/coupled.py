@@ -20,6 +20,7 @@ from sfumato.checks import (
     check_progress,
     check_share,
     check_threads,
+    shown,
 )
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
@@ -112,8 +113,8 @@ class Coupled(Parametrised):
         if not isinstance(self.solver, str) or self.solver not in COUPLED_SOLVERS:
             names = ", ".join(COUPLED_SOLVERS)
             raise SettingError(
-                f"there is no solver {self.solver!r} of coupled models; there are {names}, or a record "
-                "such as sfumato.Multiplicative(sweeps=200)"
+                f"there is no solver {shown(self.solver)} of coupled models; there are {names}, or a "
+                "record such as sfumato.Multiplicative(sweeps=200)"
             )
         return COUPLED_SOLVERS[self.solver]()
 
@@ -123,7 +124,7 @@ class Coupled(Parametrised):
         relations = X if isinstance(X, Relations) else Relations(X)
         plan = self.plan(relations)
         for relation in relations.values():
-            plan.solver.check(relation)
+            plan.solver.check_relation(relation)
         site = CoupledSite(relations, plan.shape.threads, plan.shape.dtype)
         result = carry_out(plan, site, self.progress)
         self.model_: CoupledModel = result.model
@@ -181,7 +182,9 @@ class Coupled(Parametrised):
         if not hasattr(self, "model_"):
             raise NotFittedError("this Coupled model is not fitted yet; call fit first")
         if not isinstance(name, str) or name not in self.relations_:
-            raise SettingError(f"there is no relation {name!r}; there are {', '.join(self.relations_)}")
+            raise SettingError(
+                f"there is no relation {shown(name)}; there are {', '.join(self.relations_)}"
+            )
         known = self.relations_[name]
         return known, [self.modes_[d] for d in known.modes]
 

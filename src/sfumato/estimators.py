@@ -17,6 +17,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sfumato.checks import (
+    as_list,
+    as_numbers,
+    as_path,
     as_precision,
     check_choice,
     check_count,
@@ -26,6 +29,7 @@ from sfumato.checks import (
     check_progress,
     check_seed,
     check_threads,
+    is_whole,
     shown,
 )
 from sfumato.coupled import Coupled
@@ -40,6 +44,7 @@ from sfumato.fit.methods import OpenRank, local_mode, make_plan, open_ledger
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
+from sfumato.metrics import rmse
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.parallel import available_threads
 from sfumato.parameters import Parametrised
@@ -364,9 +369,8 @@ class TensorEstimator(Parametrised, ABC):
         """Root mean squared error at a tensor's entries (or a table's rows with values ``y``)."""
         if y is None and not isinstance(X, SparseTensor):
             raise DataError("give a SparseTensor, or a table of labels and the values y")
-        actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
-        misses = np.asarray(self.predict(X), np.float64) - actual
-        return float(np.sqrt(np.mean(misses**2)))
+        actual = X.values if isinstance(X, SparseTensor) else y
+        return rmse(actual, self.predict(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the RMSE: higher is better, as scikit-learn's search expects."""
@@ -554,20 +558,22 @@ class Tucker(TensorEstimator):
     def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
         if self.ranks is None:
             return _at_most(_USUAL_TUCKER_RANK, sizes)
-        if isinstance(self.ranks, list | tuple | np.ndarray) and np.ndim(self.ranks) == 1:
-            check_count(**{f"ranks[{m}]": rank for m, rank in enumerate(self.ranks)})
-            return [int(rank) for rank in self.ranks]
-        check_count(ranks=self.ranks)
-        return [int(self.ranks)] * len(sizes)  # type: ignore[call-overload]
+        if is_whole(self.ranks):
+            check_count(ranks=self.ranks)
+            return [int(self.ranks)] * len(sizes)
+        ranks = as_list("ranks", self.ranks, "a whole number, or one for each mode")
+        check_count(**{f"ranks[{m}]": rank for m, rank in enumerate(ranks)})
+        return [int(rank) for rank in ranks]
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return TuckerModel.zeros(shape, self._ranks(shape), dtype)
 
     def _open_rank(self) -> OpenRank | None:
-        if np.ndim(self.ranks):  # type: ignore[arg-type]
+        most = self.ranks
+        if not (most is None or is_whole(most)):
             return None
         return OpenRank(
-            self.ranks,  # type: ignore[arg-type]
+            most,
             lambda rank: lambda sizes, dtype: TuckerModel.zeros(sizes, _at_most(rank, sizes), dtype),
         )
 
@@ -615,11 +621,14 @@ class Biases(TensorEstimator):
     def _solver(self) -> Solver[Any]:
         return Backfitting(sweeps=self.sweeps, ridge=self.ridge)
 
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_count(0, sweeps=self.sweeps)
+        check_positive(ridge=self.ridge)
+
     def _private_method(self, privacy: Privacy) -> Any:
         if not isinstance(privacy.method, str) or privacy.method not in ("auto", "bias", "constant"):
             raise SettingError(f"a bias predictor has no private method {shown(privacy.method)}")
-        check_count(0, sweeps=self.sweeps)
-        check_positive(ridge=self.ridge)
         return "constant" if self.sweeps == 0 else "bias"
 
 
@@ -628,6 +637,7 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
 
 def load(folder: str | PathLike[str]) -> Any:
     """A fitted estimator from a folder that its ``save`` or ``release`` wrote."""
+    folder = as_path("folder", folder)
     kind = kind_of(folder)
     if kind == COMPONENTS:
         return PowerMethod.load(folder)
@@ -757,7 +767,7 @@ def _tensor_from_table(X: Any, y: Any) -> SparseTensor:
     else:
         table = read_table(X)
     names = table.column_names
-    values = np.asarray(y, np.float64)
+    values = as_numbers("y", y)
     if values.shape != (table.num_rows,):
         raise DataError(f"{table.num_rows} rows need as many values y, got shape {values.shape}")
     return read(table.append_column("_value", [values]), names, "_value")

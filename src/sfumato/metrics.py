@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from sfumato.checks import check_count, check_positive
+from sfumato.checks import as_numbers, check_count, check_positive
 from sfumato.errors import DataError
 
 Array = NDArray[Any]
@@ -81,10 +81,7 @@ def precision_at(
 
 
 def _pair(observed: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array]:
-    try:
-        x, v = np.asarray(observed, np.float64), np.asarray(predicted, np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"values and predictions must be numbers: {error}") from error
+    x, v = as_numbers("values", observed), as_numbers("predictions", predicted)
     if x.shape != v.shape or x.ndim != 1 or not x.size:
         raise DataError(
             f"as many predictions as observed values are needed, got {v.shape} and {x.shape}"

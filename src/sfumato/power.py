@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.checks import check_count, check_flag, check_kind, check_progress, check_seed, check_threads
+from sfumato.checks import (
+    as_numbers,
+    check_count,
+    check_flag,
+    check_kind,
+    check_progress,
+    check_seed,
+    check_threads,
+)
 from sfumato.data import symmetric
 from sfumato.data.samples import Samples, open_samples
 from sfumato.data.tensor import SparseTensor
@@ -204,7 +212,7 @@ class PowerMethod(Parametrised):
                     "whitening is for symmetric tensors: symmetrise it, or leave whiten out"
                 )
             return None if self.whiten else False
-        moment = np.asarray(self.whiten, np.float64)
+        moment = as_numbers("whiten", self.whiten)
         if moment.shape != (settings.sizes[0],) * 2 or not self.symmetric:
             raise SettingError(
                 f"whiten is True, False, or for a symmetric tensor a matrix with {settings.sizes[0]} "

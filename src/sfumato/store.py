@@ -389,7 +389,7 @@ def _posterior_of(
 def kind_of(folder: str | os.PathLike[str]) -> str | None:
     """What kind of model a folder holds; None where it is a private fit, or nothing."""
     path = Path(folder)
-    return _read_json(path).get("kind") if (path / _JSON).is_file() else None
+    return _read_json(path).get("kind") if os.path.isfile(path / _JSON) else None
 
 
 def guarantee_of(folder: str | os.PathLike[str]) -> Guarantee | None:

@@ -18,7 +18,7 @@ from sfumato.auditing.neighbours import Neighbours, neighbours, usual_canaries
 from sfumato.auditing.subject import Subject, check_common
 from sfumato.auditing.trials import Runs, Trial, carry_out
 from sfumato.auditing.verdict import Audit, Finding
-from sfumato.checks import check_count, check_kind, wrong
+from sfumato.checks import as_names, check_count, check_kind, given
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.estimators import TensorEstimator
 from sfumato.fit.private import PrivatePlan
@@ -73,9 +73,8 @@ def audit(
     """
     check_count(_LEAST_RUNS, runs=runs)
     check_common(confidence, delta, seed, whole_fits, processes, tell)
-    for what, names in (("canaries", canaries), ("sees", sees)):
-        if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
-            raise wrong(what, "a list of names", names)
+    for what, parts in given(canaries=canaries, sees=sees).items():
+        as_names(what, parts)
     check_kind(str | PathLike | None, "the path of a folder", out=out)
     subject = Subject.of(estimator, data, bounds, whole_fits=whole_fits)
     names = list(canaries or usual_canaries(subject.unit))

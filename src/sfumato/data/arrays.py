@@ -42,6 +42,8 @@ def from_dense(
     """The entries of an array that are not NaN."""
     if array.dtype.kind not in "iuf":
         raise DataError(f"an array of numbers is needed, got one of type {array.dtype}")
+    if array.ndim < 2:
+        raise DataError(f"a tensor needs two modes or more, got an array of {array.ndim} dimensions")
     if array.dtype != np.float32:
         array = array.astype(np.float64, copy=False)
     observed = ~np.isnan(array)

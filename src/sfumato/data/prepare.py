@@ -178,7 +178,7 @@ def _entry_keys(tensor: SparseTensor, seed: int) -> NDArray[np.uint64]:
 
 def _cell_keys(tensor: SparseTensor, seed: int) -> NDArray[np.uint64]:
     """A pseudo-random number per cell from the seed and its labels."""
-    keys = _mix(np.full(tensor.n_entries, seed % 2**64, np.uint64))
+    keys = _mix(np.full(tensor.n_entries, int(seed) % 2**64, np.uint64))
     for mode, levels in zip(tensor.modes, tensor.coordinates, strict=True):
         keys = _mix(keys ^ _label_keys(mode)[levels])
     return keys

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import scipy.sparse
 from numpy.typing import NDArray
 
+from sfumato.checks import as_names, check_kind, check_text, given
 from sfumato.data import arrays, tables
 from sfumato.data.labels import LabelEncoder, bin_times
 from sfumato.data.tables import EntryCollector, Selection
@@ -42,9 +43,10 @@ def read(
     highest value possible; they are recorded, and judged when a model is fitted, as are
     duplicates and missing values.
     """
-    if isinstance(modes, str):
-        raise SettingError(f"modes is a list of column names, got the text {modes!r}")
-    selection = Selection(None if modes is None else tuple(modes), value, dict(bins or {}))
+    check_text(**given(value=value, variable=variable))
+    check_kind(Mapping | None, "bins by the names of columns", bins=bins)
+    names = None if modes is None else tuple(as_names("modes", modes))
+    selection = Selection(names, value, dict(bins or {}))
     bounds = check_bounds(bounds)
     if isinstance(source, str | os.PathLike):
         path = tables.existing_file(source)

@@ -95,7 +95,7 @@ class Relations(Mapping[str, Relation]):
             raise SettingError('give tensors by name: Relations({"visits": tensor, ...})')
         for name, tensor in tensors.items():
             if not isinstance(name, str):
-                raise SettingError(f"names of relations are text, got {name!r}")
+                raise SettingError(f"names of relations are text, got {shown(name)}")
             if not isinstance(tensor, SparseTensor):
                 raise DataError(f"relation {name!r} is no SparseTensor: read it with sfumato.read")
         self.modes = _shared_modes(tensors)

@@ -18,6 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.checks import as_path
 from sfumato.data.labels import LabelEncoder, bin_times, check_bin, first_refused, is_text
 from sfumato.data.ordering import gather, lexicographic_order
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, check_bounds
@@ -58,10 +59,10 @@ class MissingFileError(DataError, FileNotFoundError):
 
 def existing_file(source: str | os.PathLike[str]) -> Path:
     """The path of a file that is there."""
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(as_path("the file to read", source)))
+    if os.path.isdir(path):
         raise DataError(f"{path} is a folder: name a file in it")
-    if not path.exists():
+    if not os.path.exists(path):  # nor can a name be that is too long
         raise MissingFileError(f"there is no file {path} (looked from {Path.cwd()})")
     return path
 

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from sfumato.checks import as_pair, check_choice, check_count, check_kind, check_text, given, shown
+from sfumato.checks import (
+    as_list,
+    as_numbers,
+    as_pair,
+    check_choice,
+    check_count,
+    check_kind,
+    check_text,
+    given,
+    shown,
+)
 from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 
@@ -83,9 +93,11 @@ class Mode:
     def _find_numbers(self, wanted: NDArray[Any]) -> NDArray[np.int32]:
         try:
             numbers = wanted.astype(np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             known = [_whole_number(label) for label in wanted.tolist()]
-            numbers = np.array([-1 if number is None else number for number in known], np.float64)
+            # One that is too large for a level may be so for a double.
+            found = [-1 if number is None or number > self.size else max(number, -1) for number in known]
+            numbers = np.array(found, np.float64)
         valid = (numbers >= 0) & (numbers < self.size) & (numbers == np.floor(numbers))
         return np.where(valid, numbers, -1).astype(np.int32)
 
@@ -122,9 +134,11 @@ class SparseTensor:
         if self._checked:
             _freeze(self.coordinates, self.values)
             return
+        for mode in as_list("modes", self.modes, "a list of sfumato.Mode"):
+            check_kind(Mode, "a sfumato.Mode", **{"each of modes": mode})
         values = np.asarray(self.values)
         if values.dtype not in (np.float32, np.float64):
-            values = values.astype(np.float64)
+            values = as_numbers("values", values)
         given = np.asarray(self.coordinates)
         _check_coordinates(given, values, self.modes)
         coordinates = np.ascontiguousarray(given, dtype=np.int32)
@@ -283,9 +297,9 @@ def locate(
 
 def _unknown_labels(labels: Sequence[Any] | NDArray[Any], levels: NDArray[np.int32]) -> str:
     """The first labels that have no level, and how many more there are; nothing if all have one."""
-    unknown = list(dict.fromkeys(np.asarray(labels)[levels < 0].tolist()))
-    shown = ", ".join(map(repr, unknown[:3]))
-    return f"{shown} and {len(unknown) - 3} more" if len(unknown) > 3 else shown
+    unknown = list(dict.fromkeys(map(shown, np.asarray(labels)[levels < 0].tolist())))
+    first = ", ".join(unknown[:3])
+    return f"{first} and {len(unknown) - 3} more" if len(unknown) > 3 else first
 
 
 def check_tensor(tensor: object) -> None:

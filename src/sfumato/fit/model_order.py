@@ -42,7 +42,7 @@ def choose_rank(
     """
     method = Variational() if solver is None else solver
     if not isinstance(method, Variational):
-        raise SettingError(f"only variational Bayes has a bound to choose by, got {method!r}")
+        raise SettingError(f"only variational Bayes has a bound to choose by, got {shown(method)}")
     given = list(ranks) if isinstance(ranks, Iterable) else []
     if not given:
         raise SettingError(f"give ranks to choose from, such as range(1, 7), got {shown(ranks)}")
@@ -51,7 +51,7 @@ def choose_rank(
     tried = list(dict.fromkeys(given))
     coupled = relations if isinstance(relations, Relations) else Relations(relations)
     for relation in coupled.values():
-        method.check(relation)
+        method.check_relation(relation)
     site = CoupledSite(coupled, threads, np.dtype(np.float64))
     fits = dict[int, Fit]()
     for rank in tried:

@@ -36,6 +36,8 @@ class Plan(Generic[_Shape]):
         check_count(starts=self.starts)
         check_seed(seed=self.seed)
         check_positive(**given(tolerance=self.tolerance))
+        if hasattr(self.solver, "check"):
+            self.solver.check(self.shape)
 
     @property
     def rounds(self) -> int:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sfumato.checks import as_path, check_kind
 from sfumato.errors import SfumatoError
 from sfumato.privacy.accounting import covers, epsilon_of
 from sfumato.privacy.budget import Budget
@@ -91,11 +92,13 @@ class Ledger:
         limit: Budget | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_kind(AnyUnit, "a unit such as sfumato.Entry()", unit=unit)
+        check_kind(Budget | None, "a Budget", limit=limit)
         self.unit, self.limit = unit, limit
         self.events: list[Event] = []
         self.fits = 0
         self.doubtful: set[int] = set()  # fits that were only claimed to be private, or seeded
-        self._file = None if path is None else _File(Path(path))
+        self._file = None if path is None else _File(as_path("path", path))
         self._reserved = False
         if self._file is not None and self._file.path.exists():
             self._read(self._file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, get_args
 
 from sfumato.checks import (
@@ -15,6 +15,7 @@ from sfumato.checks import (
     check_share,
     check_text,
     given,
+    wrong,
 )
 from sfumato.errors import SettingError
 from sfumato.privacy.budget import ZCDP, Budget
@@ -73,6 +74,10 @@ class Privacy:
         check_count(**given(max_entries=self.max_entries))
         if isinstance(self.method, str) and self.method not in _METHODS:
             raise SettingError(f"there is no method {self.method!r}; there are {', '.join(_METHODS)}")
+        record = is_dataclass(self.method) and not isinstance(self.method, type)
+        if not isinstance(self.method, str) and not record:
+            wanted = "a name, or a private solver such as sfumato.PrivateBiases()"
+            raise wrong("method", wanted, self.method)
         check_choice(_ANALYSES, analysis=self.analysis)
         check_text(noise=self.noise, **given(local=self.local))
         check_kind(Public, "a Public", public=self.public)

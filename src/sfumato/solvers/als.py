@@ -158,6 +158,7 @@ class ALS:
         if self.learns and any(per_entry):
             raise SettingError('ridge_per_entry needs a ridge of your own: with "learn" it has no part')
         check_positive(bias_ridge=min(shape.per_mode(self.bias_ridge, "bias_ridge", 5.0)))
+        shape.prior_means(self.prior_mean)
         core = shape.make_model(shape.sizes, shape.dtype).free_core.size
         if core > _CORE_LIMIT:
             raise SettingError(

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.checks import check_kind, check_number, wrong
+from sfumato.checks import MOST_SIZE, check_kind, check_number, wrong
 from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError, SfumatoError
@@ -36,6 +36,7 @@ from sfumato.privacy.unit import PrivacyUnit
 from sfumato.solvers.own_rows import OwnPrior
 
 Array = NDArray[Any]
+MOST_MEAN = 1000.0  # of a prior in a private fit, where all that is summed has bounds
 MakeModel = Callable[[Sequence[int], Any], Multilinear]
 
 
@@ -80,16 +81,18 @@ class PublicShape:
         check_number(**{f"{what} of {name}": number for name, number in setting.items()})
         return [float(setting.get(mode.name, rest)) for mode in self.modes]
 
-    def prior_means(self, given: Mapping[str, float] | None) -> list[float]:
+    def prior_means(self, given: Mapping[str, float] | None, most: float = MOST_SIZE) -> list[float]:
         """What each mode's factor shrinks towards: one for a time mode, zero for the others.
 
         A mode that shrinks to one drops out of the product, so that with little data a tensor with
-        times falls back to the tensor without them.
+        times falls back to the tensor without them. ``most`` is how large they may be.
         """
         usual = {mode.name: 1.0 if mode.bin else 0.0 for mode in self.modes}
         if given is not None:
             check_kind(Mapping, "numbers by the names of modes", prior_mean=given)
-        return self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
+        means = self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
+        check_number(-most, most, **{f"prior_mean[{m}]": mean for m, mean in enumerate(means)})
+        return means
 
 
 @dataclass(frozen=True)

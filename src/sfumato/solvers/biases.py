@@ -56,9 +56,12 @@ class Backfitting:
     def rounds(self, shape: PublicShape) -> int:
         return 1 + self.sweeps * len(shape.sizes)
 
-    def init(self, seed: int, shape: PublicShape) -> State:  # noqa: ARG002
+    def check(self, shape: PublicShape) -> None:  # noqa: ARG002
         check_count(0, sweeps=self.sweeps)
         check_positive(ridge=self.ridge)
+
+    def init(self, seed: int, shape: PublicShape) -> State:  # noqa: ARG002
+        self.check(shape)
         return State(shape.make_model(shape.sizes, shape.dtype))
 
     def ask(self, state: State) -> MomentsQuery | BiasQuery:

@@ -213,9 +213,8 @@ class Langevin:
     # -- the four functions -----------------------------------------------------------------------
 
     def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
-        self._check()
+        self.check(shape)
         coupled = self._shape(shape)
-        self._check_shape(coupled)
         chains = tuple(self._start(coupled, seed, number) for number in range(self.chains))
         kept = Posterior.empty(coupled.zeros(), self.model, self.chains, self.samples)
         return State(coupled, seed, chains, kept)
@@ -231,7 +230,7 @@ class Langevin:
     def answer(
         self, query: SlopeQuery | LossQuery, site: Site | CoupledSite
     ) -> tuple[Slopes, ...] | Losses:
-        entries = coupled_site(site, _DIVERGENCE[self.model], self.check)
+        entries = coupled_site(site, _DIVERGENCE[self.model], self.check_relation)
         if isinstance(query, LossQuery):
             parts = range(len(entries.parts))
             sums = [[divergence(model, entries, v) for v in parts] for model in query.models]
@@ -272,6 +271,11 @@ class Langevin:
             return coupled
         alone = 1.0 if self.model == "poisson" else self.dispersion
         return replace(coupled, dispersions=(alone,))
+
+    def check(self, shape: PublicShape | CoupledShape) -> None:
+        """Refuse settings that are impossible, or do not fit the shape."""
+        self._check()
+        self._check_shape(self._shape(shape))
 
     def _check(self) -> None:
         check_choice(get_args(Family), model=self.model)
@@ -318,7 +322,7 @@ class Langevin:
                 "keep fewer samples and thin more, or use float32"
             )
 
-    def check(self, relation: Relation) -> None:
+    def check_relation(self, relation: Relation) -> None:
         """Refuse values that the model cannot have."""
         values, name = relation.tensor.values, relation.name
         if not np.isfinite(values).all():

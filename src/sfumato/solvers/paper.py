@@ -184,7 +184,7 @@ class _PaperDescent(_Paper):
         """All passes, and the largest norm of the chosen mode's clipped gradients."""
         state, largest = start, 0.0
         mode = self.noisy_mode(start.shape)
-        perturbation = Perturbation(mode, start.model.ranks[mode], self.clip, scale)
+        perturbation = Perturbation(mode, start.model.ranks[mode], float(self.clip), scale)
         for _ in range(self.descent.passes):
             query = self.descent.ask(state)
             result, met = self.descent.perturbed_pass(query, site, perturbation, stream)  # type: ignore[arg-type]

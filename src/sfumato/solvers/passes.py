@@ -110,6 +110,7 @@ class PassSolver(ABC):
         check_number(0, bias_ridge=self.bias_ridge, core_ridge=self.core_ridge)
         for what, penalty in (("ridge", self.ridge), ("ridge_per_entry", self.ridge_per_entry)):
             check_number(0, **{what: min(shape.per_mode(penalty, what, 0.0))})
+        shape.prior_means(self.prior_mean)
 
     def rounds(self, shape: PublicShape) -> int:  # noqa: ARG002
         return 1 + self.passes

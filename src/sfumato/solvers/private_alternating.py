@@ -64,7 +64,7 @@ from sfumato.solvers.alternating_queries import (
     scatter_statistics,
     symmetric,
 )
-from sfumato.solvers.base import DivergedError, Info, PublicShape, start_generator
+from sfumato.solvers.base import MOST_MEAN, DivergedError, Info, PublicShape, start_generator
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import BiasRelease, BiasState, Known, PrivateBiases, entry_weight
 from sfumato.solvers.private_gradient import thinness
@@ -82,7 +82,6 @@ _SCATTER_SHARE, _OWN_SHARE = 0.005, 0.02  # of the budget, for residuals and for
 _FIRST_POWER, _LEAST_POWER = 0.03, 0.004  # variance that a component explains, over that of the values
 _TIME_POWER = 0.1  # of another mode's, of what a time mode's rows differ from one by
 _WEIGHT_POWER = 0.4  # units' entries weigh less at popular levels: by count^-0.4
-_MOST_MEAN = 1000.0  # of a factor
 _TAIL = 3.0  # a product with one more factor has a fourth moment this many times as large
 
 
@@ -253,8 +252,7 @@ class PrivateAlternating:
         if s.growth <= -1:
             raise wrong("growth", "a number above -1", s.growth)
         check_number(LEAST_SIZE, 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE), bias_share=s.bias_share)
-        if max(map(abs, shape.prior_means(self.prior_mean))) > _MOST_MEAN:
-            raise SettingError(f"prior_mean is at most {_MOST_MEAN:g} in size, got {self.prior_mean}")
+        shape.prior_means(self.prior_mean, MOST_MEAN)
         self.biases(shape).check(shape)
 
     def biases(self, shape: PublicShape) -> PrivateBiases:

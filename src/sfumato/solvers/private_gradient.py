@@ -42,7 +42,7 @@ from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian, Noisy, PoissonGaussian
 from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues
 from sfumato.simd import aligned_zeros
-from sfumato.solvers.base import Info, PublicShape, start_generator
+from sfumato.solvers.base import MOST_MEAN, Info, PublicShape, start_generator
 from sfumato.solvers.own_rows import OwnPrior, RowNoise
 from sfumato.solvers.private_kernels import (
     Memory,
@@ -236,7 +236,7 @@ class PrivateSGD:
         check_number(1e-9, 1, rate=s.rate)
         check_share(step=s.step, last_step=s.last_step, levels_share=s.levels_share)
         check_share(True, bias_share=s.bias_share)
-        shape.prior_means(self.prior_mean)
+        shape.prior_means(self.prior_mean, MOST_MEAN)
         if self.start is not None:
             check_kind(Start, "the Start of a released bias predictor", start=self.start)
 

@@ -102,14 +102,19 @@ class Variational:
     def rounds(self, shape: PublicShape | CoupledShape) -> int:
         return self.sweeps * coupled_shape(shape, 1.0, _WHAT).steps
 
-    def check(self, relation: Relation) -> None:
+    def check(self, shape: PublicShape | CoupledShape) -> None:
+        """Refuse settings that are impossible, or do not fit the shape."""
+        check_count(sweeps=self.sweeps)
+        check_flag(learn_prior=self.learn_prior)
+        self._priors(coupled_shape(shape, 1.0, _WHAT))
+
+    def check_relation(self, relation: Relation) -> None:
         """Refuse what is not Poisson."""
         _check_poisson(relation.name, relation.divergence, relation.dispersion)
         check_not_negative(relation)
 
     def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
-        check_count(sweeps=self.sweeps)
-        check_flag(learn_prior=self.learn_prior)
+        self.check(shape)
         coupled = replace(coupled_shape(shape, 1.0, _WHAT), dtype=np.float64)
         for part, p, phi in zip(coupled.parts, coupled.divergences, coupled.dispersions, strict=True):
             _check_poisson(part.name, p, phi)
@@ -125,7 +130,7 @@ class Variational:
         return SumsQuery(state.posterior, state.shape.blocks[number])
 
     def answer(self, query: SumsQuery | LikelihoodQuery, site: Site | CoupledSite) -> Any:
-        entries, posterior = coupled_site(site, 1.0, self.check), query.posterior
+        entries, posterior = coupled_site(site, 1.0, self.check_relation), query.posterior
         if isinstance(query, LikelihoodQuery):
             return _likelihood(posterior, entries)
         models = Models(posterior.geometric, posterior.means, _LEAST)

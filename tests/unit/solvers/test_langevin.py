@@ -653,6 +653,7 @@ def test_poisson_refuses_what_is_no_count():
     with pytest.raises(SettingError, match="dispersion 1"):
         solver.init(0, replace(shape, dispersions=(1.0, None, 1.0)))
     visits = relations["visits"]
+    negative = visits.tensor.with_values(-visits.tensor.values - 1)
     with pytest.raises(DataError, match="negative"):
-        solver.check(replace(visits, tensor=visits.tensor.with_values(-visits.tensor.values - 1)))
+        solver.check_relation(replace(visits, tensor=negative))
     assert isinstance(losses(solver, solver.init(0, shape).chains[0].model, site), Losses)
