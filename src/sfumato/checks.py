@@ -97,14 +97,14 @@ def check_positive(**settings: object) -> None:
     for name, value in settings.items():
         if not is_number(value) or value <= 0:
             raise wrong(name, "a number above zero", value)
-        if not LEAST_SIZE <= value <= MOST_SIZE:
+        if not LEAST_SIZE <= float(value) <= MOST_SIZE:  # in double precision, whatever the number's own
             raise wrong(name, f"a number between {LEAST_SIZE:g} and {MOST_SIZE:g}", value)
 
 
 def check_number(least: float = -MOST_SIZE, most: float = MOST_SIZE, /, **settings: object) -> None:
     """Each setting a number from ``least`` to ``most``."""
     for name, value in settings.items():
-        if not is_number(value) or not least <= value <= most:
+        if not is_number(value) or not least <= float(value) <= most:
             raise wrong(name, f"a number from {least:g} to {most:g}", value)
 
 

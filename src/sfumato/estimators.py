@@ -40,7 +40,7 @@ from sfumato.data.read import read, read_entries, read_table
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, ModelFileError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
-from sfumato.fit.methods import OpenRank, local_mode, make_plan, open_ledger
+from sfumato.fit.methods import OpenRank, local_mode, make_plan, method_named, open_ledger
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
@@ -237,6 +237,23 @@ class TensorEstimator(Parametrised, ABC):
         self.modes_ = tensor.modes
         self.bounds_ = tensor.bounds
         self.n_entries_: int | None = tensor.n_entries
+
+    @property
+    def rank_(self) -> int | tuple[int, ...]:
+        """Rank of the fitted model, also one that was chosen for you; of Tucker one for each mode.
+
+        Where mean and biases are all that was fitted, there is one component, and it is zero.
+        """
+        model = self._fitted()
+        return model.ranks[0] if isinstance(model, CPModel) else tuple(model.ranks)
+
+    @property
+    def method_(self) -> str:
+        """What fitted the model: a private method by :class:`Privacy`'s name for it, or a solver."""
+        self._fitted()
+        if self.guarantee_ is not None:
+            return method_named(self.guarantee_.method)
+        return self._solver().name
 
     # -- predicting -------------------------------------------------------------------------------
 
@@ -467,6 +484,11 @@ class CP(TensorEstimator):
     threads : by default all cores. ALS gives the same result for any number, SGD for a given one.
     progress : called as ``progress(round, rounds, info)`` while fitting.
     privacy : a :class:`Privacy`: budget, unit and method of a private fit; None fits without privacy.
+
+    Attributes
+    ----------
+    rank_, method_ : what was fitted, also where a private fit has chosen them.
+    guarantee_ : what a private fit promises; None of another.
     """
 
     def __init__(

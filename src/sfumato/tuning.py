@@ -167,6 +167,16 @@ class PrivateSearch(Parametrised):
         assert guarantee is not None
         return guarantee
 
+    @property
+    def rank_(self) -> int | tuple[int, ...]:
+        """Rank of the best estimator's model; see :attr:`TensorEstimator.rank_`."""
+        return self._best().rank_
+
+    @property
+    def method_(self) -> str:
+        """The best estimator's private method; see :attr:`TensorEstimator.method_`."""
+        return self._best().method_
+
     def predict(self, X: Any = None, *, unseen: str | None = None, **labels: Any) -> Any:
         """Predictions of the best estimator; see :meth:`TensorEstimator.predict`."""
         return self._best().predict(X, unseen=unseen, **labels)

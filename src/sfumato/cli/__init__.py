@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from sfumato import __version__
 from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show
 from sfumato.cli.command import example, repeat_flags
+from sfumato.cli.interrupt import heard_at_once
 from sfumato.errors import SfumatoError
 
 __all__ = ["app", "main", "repeat_flags"]
@@ -46,7 +47,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the ``sfumato`` command."""
-    app()
+    with heard_at_once():
+        app()
 
 
 def _print_version(wanted: bool) -> None:

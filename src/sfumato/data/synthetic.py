@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sfumato.checks import (
+    as_list,
     as_precision,
     check_choice,
     check_count,
@@ -386,9 +387,11 @@ def _popularity(
 
 
 def _exponents(order: int, zipf: Zipf) -> list[float]:
-    if not isinstance(zipf, Mapping | list | tuple | np.ndarray | None) or not np.ndim(zipf or ()) <= 1:
-        raise wrong("zipf", "exponents, one for each mode or by their position", zipf)
-    given = dict(zipf if isinstance(zipf, Mapping) else enumerate(() if zipf is None else zipf))
+    if isinstance(zipf, Mapping):
+        given = dict(zipf)
+    else:
+        wanted = "exponents, one for each mode or by their position"
+        given = dict(enumerate([] if zipf is None else as_list("zipf", zipf, wanted)))
     if not set(given) <= set(range(order)):
         raise SettingError(f"zipf is about modes 0 to {order - 1}, got {shown(list(given))}")
     check_number(0, _MOST_SKEW, **{f"the Zipf exponent of mode {m}": each for m, each in given.items()})

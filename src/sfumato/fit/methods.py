@@ -38,6 +38,21 @@ _JOINT = ("auto", "alternating", "gradient", "bias")  # methods that can leave r
 _RELEASES_ALL = (str, InputPerturbation, PrivateOutput, PrivatePasses)  # those that cannot
 
 
+_METHOD_OF: dict[str, str] = {
+    PrivateConstant.name: "constant",
+    PrivateBiases.name: "bias",
+    PrivateAlternating.name: "alternating",
+    **dict.fromkeys((InputPerturbation.name, PaperInput.name), "input"),
+    **dict.fromkeys((PrivateSGD.name, PrivatePasses.name, PaperGradient.name), "gradient"),
+    **dict.fromkeys((PrivateOutput.name, PaperOutput.name), "output"),
+}
+
+
+def method_named(solver: str) -> str:
+    """A private solver's method as :class:`Privacy` takes it; of a foreign solver its own name."""
+    return _METHOD_OF.get(solver, solver)
+
+
 class OpenRank(NamedTuple):
     """A rank that the plan may choose: at most which, if the caller said so, and models of any."""
 
