@@ -121,7 +121,6 @@ def fitted(estimator: Any, data: Any = None) -> None:
     data = tensor() if data is None else data
     planned = estimator.plan(data.modes, bounds=data.bounds, entries=data.n_entries)
     planned.explain()
-    repr(estimator)
     estimator.fit(data)
     assert np.isfinite(estimator.predict(data)).all()
 
@@ -248,7 +247,6 @@ def of_power(folder: Path, chance: random.Random) -> Target:
             method.fit(cube())
         else:
             method.fit_stream(samples(), reuse=what != "once")
-        repr(method)
 
     return Target(usual, use, paid=True)
 

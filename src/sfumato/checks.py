@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import fields, replace
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sfumato.errors import DataError, SettingError
 
+_Record = TypeVar("_Record", bound=Any)
 LEAST_SIZE, MOST_SIZE = 1e-60, 1e60
 MOST_COUNT = 2**53  # doubles skip some of the whole numbers beyond
 MOST_ROUNDS = 100_000  # of a private fit, which lists all its draws beforehand
@@ -130,6 +132,26 @@ def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{name} must be numbers, got {shown(value)}") from error
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def plain(record: _Record) -> _Record:
+    """A record with Python's numbers in place of NumPy's, whose small ones overflow when summed."""
+    changes = _plain_numbers(record)
+    return replace(record, **changes) if changes else record
+
+
+def make_plain(record: Any) -> None:
+    """The same of a frozen record while it is made."""
+    for name, number in _plain_numbers(record).items():
+        object.__setattr__(record, name, number)
+
+
+def _plain_numbers(record: Any) -> dict[str, Any]:
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: value.item() for name, value in values.items() if isinstance(value, np.generic)}
 
 
 # -- lists and paths ------------------------------------------------------------------------------

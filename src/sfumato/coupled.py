@@ -18,8 +18,10 @@ from sfumato.checks import (
     check_flag,
     check_kind,
     check_progress,
+    check_seed,
     check_share,
     check_threads,
+    plain,
     shown,
 )
 from sfumato.data.cells import as_columns, labels_in
@@ -104,12 +106,13 @@ class Coupled(Parametrised):
         check_progress(self.progress)
         check_kind(Relations, "a sfumato.Relations", relations=relations)
         solver, threads = self._solver(), self.threads or available_threads()
-        shape = CoupledShape.of(relations, self.rank, as_precision(self.dtype), threads)
-        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+        check_seed(seed=self.seed)
+        shape = CoupledShape.of(relations, int(self.rank), as_precision(self.dtype), int(threads))
+        return Plan(shape, solver, int(self.seed), int(self.starts), getattr(solver, "tolerance", None))
 
     def _solver(self) -> Any:
         if isinstance(self.solver, tuple(COUPLED_SOLVERS.values())):
-            return self.solver
+            return plain(self.solver)
         if not isinstance(self.solver, str) or self.solver not in COUPLED_SOLVERS:
             names = ", ".join(COUPLED_SOLVERS)
             raise SettingError(

@@ -30,6 +30,7 @@ from sfumato.checks import (
     check_seed,
     check_threads,
     is_whole,
+    plain,
     shown,
 )
 from sfumato.coupled import Coupled
@@ -129,7 +130,8 @@ class TensorEstimator(Parametrised, ABC):
         if self.privacy is not None:
             return self._private_plan(shape, self.privacy, bounds, entries)
         solver = self._solver()
-        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+        tolerance = getattr(solver, "tolerance", None)
+        return Plan(shape, solver, int(self.seed), int(self.starts), tolerance)
 
     def _shape(self, modes: Sequence[Mode], dtype: DTypeLike) -> PublicShape:
         self._check_settings()
@@ -145,7 +147,7 @@ class TensorEstimator(Parametrised, ABC):
             chosen,
             bool(getattr(self, "mean", True)),
             bool(getattr(self, "biases", True)),
-            self.threads or available_threads(),
+            int(self.threads or available_threads()),
         )
         check_ranks(shape.sizes, self._ranks(shape.sizes), [mode.name for mode in modes])
         return shape
@@ -174,7 +176,7 @@ class TensorEstimator(Parametrised, ABC):
         if not isinstance(solver, str) or solver != "als":
             raise SettingError("a private fit is made by its privacy's method: leave the solver out")
         method, rank = self._private_method(privacy), self._open_rank()
-        return make_plan(shape, privacy, method, bounds, entries, self.seed, rank)
+        return make_plan(shape, privacy, method, bounds, entries, int(self.seed), rank)
 
     def _open_rank(self) -> OpenRank | None:
         """The rank as far as a private plan may choose it."""
@@ -530,7 +532,8 @@ class CP(TensorEstimator):
         return CPModel.zeros(shape, self._ranks(shape)[0], dtype)
 
     def _open_rank(self) -> OpenRank:
-        return OpenRank(self.rank, lambda rank: lambda sizes, dtype: CPModel.zeros(sizes, rank, dtype))
+        most = None if self.rank is None else int(self.rank)
+        return OpenRank(most, lambda rank: lambda sizes, dtype: CPModel.zeros(sizes, rank, dtype))
 
     def _solver(self) -> Solver[Any]:
         return _named_solver(self.solver)
@@ -595,7 +598,7 @@ class Tucker(TensorEstimator):
         if not (most is None or is_whole(most)):
             return None
         return OpenRank(
-            most,
+            None if most is None else int(most),
             lambda rank: lambda sizes, dtype: TuckerModel.zeros(sizes, _at_most(rank, sizes), dtype),
         )
 
@@ -641,7 +644,7 @@ class Biases(TensorEstimator):
         return CPModel.zeros(shape, 1, dtype)  # one component that stays zero
 
     def _solver(self) -> Solver[Any]:
-        return Backfitting(sweeps=self.sweeps, ridge=self.ridge)
+        return plain(Backfitting(sweeps=self.sweeps, ridge=self.ridge))
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -760,7 +763,7 @@ def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:
         )
     if not isinstance(solver, str):
         check_solver("solver", solver)
-        return solver
+        return plain(solver)
     if solver not in SOLVERS:
         raise SettingError(f"there is no solver {solver!r}; there are {', '.join(SOLVERS)}")
     made: Solver[Any] = SOLVERS[solver]()

@@ -182,7 +182,7 @@ class PowerMethod(Parametrised):
         source, whitening = self._source(tensor, settings)
         if whitening is not None:
             settings = replace(settings, sizes=source.sizes)
-        state = carry_out_power(settings, self.seed, from_tensor(source), self.progress, whitening)
+        state = carry_out_power(settings, int(self.seed), from_tensor(source), self.progress, whitening)
         self._keep(state, None)
 
     def _source(
@@ -231,7 +231,7 @@ class PowerMethod(Parametrised):
         ledger = open_ledger(privacy, plan.unit)
         source = self._private_source(tensor)
         entropy = Entropy(privacy.seed)
-        state = private_from_tensor(plan, source, self.seed, ledger, entropy, self.progress)
+        state = private_from_tensor(plan, source, int(self.seed), ledger, entropy, self.progress)
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
     def _private_source(self, tensor: Array | SparseTensor) -> TensorSource:
@@ -296,7 +296,7 @@ class PowerMethod(Parametrised):
             self._check_rereadable(samples, settings)
             moment = make_moment(self.moment, settings.order)
             answer = from_stream(samples.batches, moment)
-            state = carry_out_power(settings, self.seed, answer, self.progress)
+            state = carry_out_power(settings, int(self.seed), answer, self.progress)
             self._keep(state, None)
         else:
             self._read_once(samples, settings)
@@ -341,7 +341,7 @@ class PowerMethod(Parametrised):
             raise SettingError("of a stream, whiten is True or False: its second moment is found")
         check_count(3, order=self.order)
         noisy = fresh or self.privacy is not None
-        settings = self._settings((size,), self.order, noisy=noisy)
+        settings = self._settings((size,), int(self.order), noisy=noisy)
         return replace(
             settings, subspace=(_NOISY_SUBSPACE if noisy else _SUBSPACE) if self.whiten else 0
         )
@@ -371,7 +371,7 @@ class PowerMethod(Parametrised):
         """Samples that answer a question: those given, or an equal share of what is there."""
         if self.samples is not None:
             check_count(samples=self.samples)
-            return self.samples
+            return int(self.samples)
         if count is None:
             raise SettingError("say how many samples answer each question: samples=...")
         if count < settings.rounds:
@@ -389,7 +389,7 @@ class PowerMethod(Parametrised):
         else:
             moment = make_moment(self.moment, settings.order)
             each = self._samples(settings, count)
-            machine = Online(settings, self.seed, moment, each, self.progress)
+            machine = Online(settings, int(self.seed), moment, each, self.progress)
             self.online_ = _Open(size, machine)
 
     # -- a stream, privately ----------------------------------------------------------------------
@@ -404,7 +404,7 @@ class PowerMethod(Parametrised):
         plan, moment = self._stream_plan(settings, privacy, reuse=True)
         ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
         state = private_from_stream(
-            plan, samples.batches, moment, self.seed, ledger, entropy, self.progress
+            plan, samples.batches, moment, int(self.seed), ledger, entropy, self.progress
         )
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
@@ -427,7 +427,7 @@ class PowerMethod(Parametrised):
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
         plan, moment = self._stream_plan(settings, privacy, reuse=False)
         ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
-        machine = Online(settings, self.seed, moment, None, self.progress)
+        machine = Online(settings, int(self.seed), moment, None, self.progress)
         return _Private.begin(plan, machine, ledger, entropy)
 
     def _stream_plan(
@@ -490,8 +490,8 @@ class PowerMethod(Parametrised):
         if iterations is None:
             iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
         check_count(restarts=restarts, iterations=iterations)
-        average = bool(noisy and self.average)
-        return PowerSettings(sizes, order, self.n_components, restarts, iterations, average=average)
+        counts = (int(self.n_components), int(restarts), int(iterations))
+        return PowerSettings(sizes, order, *counts, average=bool(noisy and self.average))
 
     def _keep(self, state: PowerState, guarantee: Guarantee | None) -> None:
         self.fitted_components_ = components(state)

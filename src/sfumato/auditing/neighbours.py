@@ -180,7 +180,7 @@ def built(
     pattern = np.stack(np.unravel_index(few, inner)).astype(np.int32)
     signs = [generator.choice([-1.0, 1.0], size) for size in inner]
     product = np.prod([s[levels] for s, levels in zip(signs, pattern, strict=True)], axis=0)
-    low, high = as_pair("bounds", bounds, "two finite numbers (lowest, highest)")
+    low, high = as_pair("bounds", bounds, "two numbers, the lower one first")
     middle, half = (low + high) / 2, (high - low) / 4
     alone = np.array([size - 1 for size in sizes])
     edge = np.array([sizes[0] - 2, *(int(np.bincount(levels).argmax()) for levels in pattern[1:])])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.checks import as_pair, check_count, check_number, wrong
+from sfumato.checks import as_pair, check_count, check_number, make_plain, wrong
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Profile:
     times: float = 0.1
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_number(0, 1, biases=self.biases, interactions=self.interactions)
         check_number(0, 1, decay=self.decay)
         check_count(1, _MOST_COMPONENTS, components=self.components)

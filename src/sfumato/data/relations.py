@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.checks import check_choice, check_positive, is_number, shown
+from sfumato.checks import check_choice, check_positive, given, is_number, shown
 from sfumato.data.prepare import merge_duplicates
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
@@ -195,8 +195,7 @@ def _relation(
     check_choice(get_args(Structure), **{f"the structure of {name!r}": structure})
     check_choice(get_args(Absent), **{f"absent of {name!r}": absent})
     check_divergence(name, divergence)
-    if dispersion is not None:
-        check_positive(**{f"the dispersion of {name!r}": dispersion})
+    check_positive(**given(**{f"the dispersion of {name!r} (or None)": dispersion}))
     own = tuple(numbers[mode] for mode in tensor.mode_names)
     aligned = _aligned(merge_duplicates(tensor, "error"), [modes[d] for d in own])
     known = ~np.isnan(aligned.values)

@@ -20,6 +20,7 @@ from sfumato.checks import (
     check_text,
     given,
     shown,
+    wrong,
 )
 from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
@@ -52,7 +53,7 @@ class Mode:
                 )
             if len(self._level_of) != self.size:
                 raise DataError(f"mode {self.name!r} has the same label twice")
-        check_choice(TIME_BINS, **given(bin=self.bin))
+        check_choice(TIME_BINS, **given(**{"a time bin": self.bin}))
 
     @cached_property
     def _level_of(self) -> dict[Any, int]:
@@ -311,9 +312,9 @@ def check_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | No
     """Bounds as two finite floats, the lower one first."""
     if bounds is None:
         return None
-    low, high = as_pair("bounds", bounds, "two finite numbers (lowest, highest)")
+    low, high = as_pair("bounds", bounds, "two numbers, finite with lowest < highest")
     if not low < high:
-        raise SettingError(f"bounds must be finite with lowest < highest, got ({low}, {high})")
+        raise wrong("bounds", "finite with lowest < highest", bounds)
     return low, high
 
 

@@ -134,6 +134,11 @@ def _factor_table(mode: Mode, factor: NDArray[Any], bias: NDArray[Any] | None) -
     columns = [_label_column(mode, np.arange(mode.size))]
     columns += [pa.array(np.ascontiguousarray(column)) for column in factor.T]
     if bias is not None:
+        check_kind(np.ndarray, "an array", **{f"the biases of {mode.name!r}": bias})
+        if bias.shape != (mode.size,):
+            raise DataError(
+                f"mode {mode.name!r} has {mode.size} levels but biases of shape {bias.shape}"
+            )
         names.append("bias")
         columns.append(pa.array(np.ascontiguousarray(bias)))
     if mode.name in names[1:]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sfumato.checks import plain
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
@@ -92,7 +93,7 @@ def make_plan(
         solver = _solver(method, privacy, shape)
     else:
         check_solver("method", method, private=True)
-        solver = method
+        solver = plain(method)
     return PrivatePlan(
         shape, solver, privacy.budget, seed, labels_assumed=privacy.public.labels is True
     ).calibrated()

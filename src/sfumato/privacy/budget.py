@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log, sqrt
 
-from sfumato.checks import check_share, is_number, wrong
+from sfumato.checks import check_share, is_number, make_plain, wrong
 from sfumato.errors import SettingError
 
 
@@ -20,6 +20,7 @@ class Budget:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if not is_number(self.epsilon) or self.epsilon <= 0:  # of any size: budgets are divided
             raise wrong("epsilon", "a number above zero", self.epsilon)
         check_share(True, delta=self.delta)
@@ -53,6 +54,7 @@ class ZCDP:
     rho: float
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if not is_number(self.rho) or self.rho <= 0:
             raise wrong("rho", "a number above zero", self.rho)
 

@@ -15,6 +15,7 @@ from sfumato.checks import (
     check_share,
     check_text,
     given,
+    make_plain,
     wrong,
 )
 from sfumato.errors import SettingError
@@ -64,6 +65,7 @@ class Privacy:
     rho: float | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if (self.epsilon is None) == (self.rho is None):
             raise SettingError("give a budget: epsilon (and delta), or rho for zCDP")
         if isinstance(self.unit, str) and not self.unit:

@@ -19,7 +19,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sfumato.checks import check_count, check_flag, check_kind, check_positive, check_text, given, wrong
+from sfumato.checks import (
+    check_count,
+    check_flag,
+    check_kind,
+    check_positive,
+    check_text,
+    given,
+    make_plain,
+    wrong,
+)
 from sfumato.data.profile import Profile
 from sfumato.errors import SettingError
 
@@ -56,6 +65,7 @@ class UnitValues:
     replaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_text(mode=self.mode)
         check_count(max_entries=self.max_entries)
 
@@ -110,6 +120,7 @@ class Unit:
     replaces: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_text(mode=self.mode)
         check_count(**given(max_entries=self.max_entries))
 
@@ -142,6 +153,7 @@ class TensorEntry:
     printed: bool = False
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_positive(change=self.change)
         check_flag(printed=self.printed)
 
@@ -171,6 +183,7 @@ class Sample:
     norm: float | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_positive(**given(norm=self.norm))
 
     def __str__(self) -> str:
@@ -249,8 +262,11 @@ class Public:
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        check_count(**given(units=self.units, entries=self.entries))
-        check_positive(**given(spread=self.spread, step=self.step))
+        make_plain(self)
+        counts = given(units=self.units, entries=self.entries)
+        sizes = given(spread=self.spread, step=self.step)
+        check_count(**{f"public {name}": count for name, count in counts.items()})
+        check_positive(**{f"public {name}": size for name, size in sizes.items()})
         check_kind(Profile | None, "a Profile", profile=self.profile)
         check_kind(bool | Mapping, "True, or the labels by the name of their mode", labels=self.labels)
         for mode, labels in ({} if isinstance(self.labels, bool) else self.labels).items():
