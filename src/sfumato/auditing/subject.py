@@ -9,7 +9,7 @@ from typing import Any
 from sfumato.auditing.neighbours import built
 from sfumato.auditing.trials import privacy_of
 from sfumato.auditing.verdict import Promise
-from sfumato.checks import check_count, check_flag, check_kind, check_seed, check_share, given, wrong
+from sfumato.checks import check_count, check_flag, check_seed, check_share, given, wrong
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator, admitted
@@ -111,7 +111,6 @@ def made_ready(
     estimator: TensorEstimator, data: Any, bounds: tuple[float, float]
 ) -> tuple[Privacy, SparseTensor]:
     """The privacy without its ledger, and the data as a fit admits them; made up from a shape."""
-    check_kind(TensorEstimator, "an estimator such as sfumato.CP(privacy=...)", estimator=estimator)
     privacy = replace(privacy_of(estimator), ledger=None, limit=None)
     if not isinstance(data, SparseTensor):
         data = built(data, bounds)

@@ -490,7 +490,7 @@ def test_other_laws_than_poisson_are_refused(settings):
         ({"prior_shape": np.nan}, "prior_shape"),
         ({"prior_mean": 0.0}, "prior_mean"),
         ({"prior_mean": {"nobody": 1.0}}, "nobody"),
-        ({"prior_mean": "1"}, "prior_mean is a number"),
+        ({"prior_mean": "1"}, "prior_mean must be a number"),
         ({"sweeps": 0}, "sweeps"),
     ],
 )
