@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
@@ -150,6 +150,8 @@ def make_plain(record: Any) -> None:
 
 
 def _plain_numbers(record: Any) -> dict[str, Any]:
+    if not is_dataclass(record):
+        return {}
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     return {name: value.item() for name, value in values.items() if isinstance(value, np.generic)}
 

@@ -193,8 +193,8 @@ _PRIVATE_PARTS = (
 def check_solver(name: str, solver: object, *, private: bool = False) -> None:
     """A setting that has to be a record with a solver's functions."""
     parts = _PRIVATE_PARTS if private else _PARTS
-    record = is_dataclass(solver) and not isinstance(solver, type)
-    if not record or not all(hasattr(solver, part) for part in parts):
+    made = not isinstance(solver, type) and (is_dataclass(solver) or not private)
+    if not made or not all(hasattr(solver, part) for part in parts):
         example = "sfumato.PrivateBiases()" if private else "sfumato.ALS(sweeps=20)"
         raise wrong(name, f"a solver by name or as a record, such as {example}", solver)
 
