@@ -43,12 +43,7 @@ def shown(value: object) -> str:
 
 def wrong(name: str, wanted: str, value: object) -> SettingError:
     """The error of a setting that has to be something else."""
-    hint = ", which has more than 64 bits: write it as a float" if _is_long(value) else ""
-    return SettingError(f"{name} must be {wanted}, got {shown(value)}{hint}")
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
+    return SettingError(f"{name} must be {wanted}, got {shown(value)}")
 
 
 def given(**settings: Any) -> dict[str, Any]:
@@ -64,6 +59,15 @@ def is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, Real) or _is_long(value):
         return False
     return isfinite(value)
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
+
+
+def _no_number(name: str, wanted: str, value: object) -> SettingError:
+    bits = ", with 64 bits at most or written as a float" if _is_long(value) else ""
+    return wrong(name, f"a number {wanted}{bits}", value)
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -98,24 +102,23 @@ def check_positive(**settings: object) -> None:
     """Each setting a number above zero, of a size that can be computed with."""
     for name, value in settings.items():
         if not is_number(value) or value <= 0:
-            raise wrong(name, "a number above zero", value)
+            raise _no_number(name, "above zero", value)
         if not LEAST_SIZE <= float(value) <= MOST_SIZE:  # in double precision, whatever the number's own
-            raise wrong(name, f"a number between {LEAST_SIZE:g} and {MOST_SIZE:g}", value)
+            raise _no_number(name, f"between {LEAST_SIZE:g} and {MOST_SIZE:g}", value)
 
 
 def check_number(least: float = -MOST_SIZE, most: float = MOST_SIZE, /, **settings: object) -> None:
     """Each setting a number from ``least`` to ``most``."""
     for name, value in settings.items():
         if not is_number(value) or not least <= float(value) <= most:
-            raise wrong(name, f"a number from {least:g} to {most:g}", value)
+            raise _no_number(name, f"from {least:g} to {most:g}", value)
 
 
 def check_share(none: bool = False, /, **settings: object) -> None:
     """Each setting a share: a number above zero and below one; with ``none`` also zero."""
     for name, value in settings.items():
         if not is_number(value) or not 0 <= value < 1 or (value == 0 and not none):
-            what = "at least 0 and below 1" if none else "between 0 and 1"
-            raise wrong(name, f"a number {what}", value)
+            raise _no_number(name, "at least 0 and below 1" if none else "between 0 and 1", value)
 
 
 def as_pair(name: str, value: Any, wanted: str = "two numbers") -> tuple[float, float]:

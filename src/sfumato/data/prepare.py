@@ -214,7 +214,7 @@ def split(
     Merge duplicates first, or the same cell may appear on both sides.
     """
     check_tensor(tensor)
-    check_share(test=test)
+    check_share(**{"test, the share held out,": test})
     check_seed(seed=seed)
     rng = np.random.default_rng(seed)
     if by is None:
@@ -237,7 +237,7 @@ def split_by_label(
     changes everything.
     """
     check_tensor(tensor)
-    check_share(test=test)
+    check_share(**{"test, the share held out,": test})
     check_seed(seed=seed)
     return _divide(tensor, _cell_keys(tensor, seed) < np.uint64(test * 2.0**64))
 
