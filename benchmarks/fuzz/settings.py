@@ -659,7 +659,7 @@ WORDS = (
         "{}",
         "[]",
     ),
-    *("/dev/null", "/nowhere/at/all", ".", "..", "ratings.csv", "auto", "values:user", "0x10", "1_000"),
+    *("/dev/null", "/nowhere/at/all", ".", "..", "ratings.csv", "auto", "values:user", "0x10", "1_0"),
 )
 
 
