@@ -12,6 +12,18 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato.checks import (
+    as_precision,
+    check_count,
+    check_flag,
+    check_kind,
+    check_progress,
+    check_seed,
+    check_share,
+    check_threads,
+    plain,
+    shown,
+)
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
@@ -23,7 +35,7 @@ from sfumato.models.coupled import CoupledModel
 from sfumato.parallel import available_threads
 from sfumato.parameters import Parametrised
 from sfumato.solvers import COUPLED_SOLVERS
-from sfumato.solvers.base import Info, check_count
+from sfumato.solvers.base import Info
 from sfumato.solvers.coupled import CoupledShape
 from sfumato.store import StoredCoupled, load_coupled, save_coupled
 from sfumato.store.reading import damage
@@ -93,20 +105,22 @@ class Coupled(Parametrised):
     def plan(self, relations: Relations) -> Plan[CoupledShape]:
         """What ``fit`` will do to relations of this shape."""
         check_count(rank=self.rank, starts=self.starts)
-        if self.threads is not None:
-            check_count(threads=self.threads)
-        solver, threads = self._solver(), int(self.threads or available_threads())
-        shape = CoupledShape.of(relations, int(self.rank), _precision(self.dtype), threads)
-        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+        check_threads(self.threads)
+        check_progress(self.progress)
+        check_kind(Relations, "a sfumato.Relations", relations=relations)
+        solver, threads = self._solver(), self.threads or available_threads()
+        check_seed(seed=self.seed)
+        shape = CoupledShape.of(relations, int(self.rank), as_precision(self.dtype), int(threads))
+        return Plan(shape, solver, int(self.seed), int(self.starts), getattr(solver, "tolerance", None))
 
     def _solver(self) -> Any:
         if isinstance(self.solver, tuple(COUPLED_SOLVERS.values())):
-            return self.solver
+            return plain(self.solver)
         if not isinstance(self.solver, str) or self.solver not in COUPLED_SOLVERS:
             names = ", ".join(COUPLED_SOLVERS)
             raise SettingError(
-                f"there is no solver {self.solver!r} of coupled models; there are {names}, or a record "
-                "such as sfumato.Multiplicative(sweeps=200)"
+                f"there is no solver {shown(self.solver)} of coupled models; there are {names}, or a "
+                "record such as sfumato.Multiplicative(sweeps=200)"
             )
         return COUPLED_SOLVERS[self.solver]()
 
@@ -116,7 +130,7 @@ class Coupled(Parametrised):
         relations = X if isinstance(X, Relations) else Relations(X)
         plan = self.plan(relations)
         for relation in relations.values():
-            plan.solver.check(relation)
+            plan.solver.check_relation(relation)
         site = CoupledSite(relations, plan.shape.threads, plan.shape.dtype)
         result = carry_out(plan, site, self.progress)
         self.model_: CoupledModel = result.model
@@ -159,7 +173,9 @@ class Coupled(Parametrised):
         threads = self.threads or available_threads()
         by = self.model_ if self.posterior_ is None else self.posterior_
         found = [by.predict(part, cells, threads=threads)]
+        check_flag(reliance=reliance)
         if interval is not None:
+            check_share(interval=interval)
             if self.posterior_ is None:
                 raise SettingError("intervals come from a Bayesian solver: 'variational' or 'langevin'")
             found += self.posterior_.interval(part, cells, interval, threads=threads)
@@ -172,7 +188,9 @@ class Coupled(Parametrised):
         if not hasattr(self, "model_"):
             raise NotFittedError("this Coupled model is not fitted yet; call fit first")
         if not isinstance(name, str) or name not in self.relations_:
-            raise SettingError(f"there is no relation {name!r}; there are {', '.join(self.relations_)}")
+            raise SettingError(
+                f"there is no relation {shown(name)}; there are {', '.join(self.relations_)}"
+            )
         known = self.relations_[name]
         return known, [self.modes_[d] for d in known.modes]
 
@@ -273,16 +291,6 @@ class Coupled(Parametrised):
             for part in stored.model.parts
         }
         return method
-
-
-def _precision(dtype: DTypeLike) -> np.dtype[Any]:
-    try:
-        found = np.dtype(dtype)
-    except TypeError:  # no type at all
-        found = None
-    if found not in (np.float32, np.float64):
-        raise SettingError(f"dtype must be float32 or float64, got {dtype!r}")
-    return found
 
 
 def _known(relation: Relation) -> RelationShape:

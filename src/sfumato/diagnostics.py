@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
+from sfumato.checks import as_numbers, check_flag
 from sfumato.errors import SettingError
 
 Array = NDArray[Any]
@@ -39,6 +40,7 @@ def effective_size(draws: ArrayLike, *, ranks: bool = False) -> float:
     By Geyer's initial monotone sequence on the autocorrelations of split chains; chains that do not
     agree lower it. With ``ranks`` of the normal scores of ranks, for laws that may have no variance.
     """
+    check_flag(ranks=ranks)
     halves = _halves(draws)
     if _constant(halves):
         return float(halves.size)
@@ -66,7 +68,7 @@ def _correlation_time(correlations: Array) -> float:
 
 def _halves(draws: ArrayLike) -> Array:
     """Each chain as two: a drift within a chain shows like a difference between chains."""
-    given = np.atleast_2d(np.asarray(draws, np.float64))
+    given = np.atleast_2d(as_numbers("draws", draws))
     if given.ndim != 2 or given.shape[1] < _FEWEST:
         raise SettingError(
             f"diagnostics need at least {_FEWEST} draws of each chain: draws[chain, draw]"

@@ -16,6 +16,23 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato.checks import (
+    as_list,
+    as_numbers,
+    as_path,
+    as_precision,
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_positive,
+    check_progress,
+    check_seed,
+    check_threads,
+    is_whole,
+    plain,
+    shown,
+)
 from sfumato.coupled import Coupled
 from sfumato.data import prepare
 from sfumato.data.cells import as_columns, labels_in
@@ -25,10 +42,18 @@ from sfumato.data.tables import table_of
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.fit.admit import admit
-from sfumato.fit.methods import OpenRank, local_mode, make_plan, modes_of_fit, open_ledger
+from sfumato.fit.methods import (
+    OpenRank,
+    local_mode,
+    make_plan,
+    method_named,
+    modes_of_fit,
+    open_ledger,
+)
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
+from sfumato.metrics import rmse
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.parallel import available_threads
 from sfumato.parameters import Parametrised
@@ -39,7 +64,7 @@ from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import PrivacyUnit, parse_unit
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting
-from sfumato.solvers.base import Info, PublicShape, Solver
+from sfumato.solvers.base import Info, PublicShape, Solver, check_solver
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import assumed_scatter
 from sfumato.store import (
@@ -139,30 +164,38 @@ class TensorEstimator(Parametrised, ABC):
             return self._private_plan(shape, self.privacy, bounds, entries)
         shape = self._shape(modes, dtype)
         solver = self._solver()
-        return Plan(shape, solver, self.seed, self.starts, getattr(solver, "tolerance", None))
+        tolerance = getattr(solver, "tolerance", None)
+        return Plan(shape, solver, int(self.seed), int(self.starts), tolerance)
 
     def _shape(self, modes: Sequence[Mode], dtype: DTypeLike) -> PublicShape:
-        if self.unseen not in _UNSEEN:
-            raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {self.unseen!r}")
-        if self.threads is not None and self.threads < 1:
-            raise SettingError(f"{setting('threads')} must be 1 or more, got {self.threads}")
+        self._check_settings()
+        chosen = as_precision(dtype if self.dtype is None else self.dtype)
         if self.privacy is not None:
             # Rounding single-precision sums could add more than clipping bounds.
-            if np.dtype(self.dtype or np.float64) != np.float64:
+            if self.dtype is not None and chosen != np.float64:
                 raise SettingError("a private fit computes in float64: leave the dtype out")
-            dtype = np.float64
+            chosen = np.dtype(np.float64)
         shape = PublicShape(
             tuple(modes),
             self._make_model,
-            np.dtype(self.dtype or dtype),
-            getattr(self, "mean", True),
-            getattr(self, "biases", True),
-            self.threads or available_threads(),
+            chosen,
+            bool(getattr(self, "mean", True)),
+            bool(getattr(self, "biases", True)),
+            int(self.threads or available_threads()),
         )
-        if shape.dtype not in (np.float32, np.float64):
-            raise SettingError(f"dtype must be float32 or float64, got {shape.dtype}")
         check_ranks(shape.sizes, self._ranks(shape.sizes), [mode.name for mode in modes])
         return shape
+
+    def _check_settings(self) -> None:
+        """Refuse settings that no data could make good: before any is looked at, or paid for."""
+        check_choice(prepare.POLICIES, duplicates=self.duplicates)
+        check_choice(_UNSEEN, unseen=self.unseen)
+        check_count(starts=self.starts)
+        check_seed(seed=self.seed)
+        check_flag(mean=getattr(self, "mean", True), biases=getattr(self, "biases", True))
+        check_threads(self.threads)
+        check_progress(self.progress)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
 
     def _private_plan(
         self,
@@ -173,10 +206,11 @@ class TensorEstimator(Parametrised, ABC):
     ) -> PrivatePlan:
         if self.starts != 1:
             raise SettingError("a private fit has one start: to choose among several looks at the data")
-        if getattr(self, "solver", "als") != "als":
+        solver = getattr(self, "solver", "als")
+        if not isinstance(solver, str) or solver != "als":
             raise SettingError("a private fit is made by its privacy's method: leave the solver out")
         method, rank = self._private_method(privacy), self._open_rank()
-        return make_plan(shape, privacy, method, bounds, entries, self.seed, rank)
+        return make_plan(shape, privacy, method, bounds, entries, int(self.seed), rank)
 
     def _open_rank(self) -> OpenRank | None:
         """The rank as far as a private plan may choose it."""
@@ -188,6 +222,7 @@ class TensorEstimator(Parametrised, ABC):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
+        self._check_settings()
         tensor = as_tensor(X, y)
         begin = time.perf_counter()
         if self.privacy is None:
@@ -238,6 +273,23 @@ class TensorEstimator(Parametrised, ABC):
         self.modes_ = tensor.modes
         self.bounds_ = tensor.bounds
         self.n_entries_: int | None = tensor.n_entries
+
+    @property
+    def rank_(self) -> int | tuple[int, ...]:
+        """Rank of the fitted model, also one that was chosen for you; of Tucker one for each mode.
+
+        Where mean and biases are all that was fitted, there is one component, and it is zero.
+        """
+        model = self._fitted()
+        return model.ranks[0] if isinstance(model, CPModel) else tuple(model.ranks)
+
+    @property
+    def method_(self) -> str:
+        """What fitted the model: a private method by :class:`Privacy`'s name for it, or a solver."""
+        self._fitted()
+        if self.guarantee_ is not None:
+            return method_named(self.guarantee_.method)
+        return self._solver().name
 
     # -- predicting -------------------------------------------------------------------------------
 
@@ -294,8 +346,7 @@ class TensorEstimator(Parametrised, ABC):
 
     def _fallback(self, unseen: str | None) -> str:
         fallback = self.unseen if unseen is None else unseen
-        if fallback not in _UNSEEN:
-            raise SettingError(f"unseen must be one of {', '.join(_UNSEEN)}, got {fallback!r}")
+        check_choice(_UNSEEN, unseen=fallback)
         return fallback
 
     def _values(self, model: Multilinear, coordinates: NDArray[np.int32]) -> Array:
@@ -374,9 +425,8 @@ class TensorEstimator(Parametrised, ABC):
         """Root mean squared error at a tensor's entries (or a table's rows with values ``y``)."""
         if y is None and not isinstance(X, SparseTensor):
             raise DataError("give a SparseTensor, or a table of labels and the values y")
-        actual = X.values if isinstance(X, SparseTensor) else np.asarray(y, np.float64)
-        misses = np.asarray(self.predict(X), np.float64) - actual
-        return float(np.sqrt(np.mean(misses**2)))
+        actual = X.values if isinstance(X, SparseTensor) else y
+        return rmse(actual, self.predict(X))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the RMSE: higher is better, as scikit-learn's search expects."""
@@ -385,8 +435,7 @@ class TensorEstimator(Parametrised, ABC):
     def top(self, mode: str, k: int = 10, **labels: Any) -> list[tuple[Any, float]]:
         """The k levels of a mode with the highest predictions, labels of the other modes given."""
         model, m = self._fitted(), find_mode(self.modes_, mode)
-        if k < 1:
-            raise SettingError(f"k must be a whole number from 1 on, got {k}")
+        check_count(k=k)
         if any(np.ndim(label) for label in labels.values()):
             raise SettingError("top takes one label per mode")
         if not self.modes_[m].size:
@@ -474,6 +523,11 @@ class CP(TensorEstimator):
     threads : by default all cores. ALS gives the same result for any number, SGD for a given one.
     progress : called as ``progress(round, rounds, info)`` while fitting.
     privacy : a :class:`Privacy`: budget, unit and method of a private fit; None fits without privacy.
+
+    Attributes
+    ----------
+    rank_, method_ : what was fitted, also where a private fit has chosen them.
+    guarantee_ : what a private fit promises; None of another.
     """
 
     def __init__(
@@ -506,14 +560,17 @@ class CP(TensorEstimator):
         self.privacy = privacy
 
     def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
-        rank = min(_USUAL_RANK, *(size for size in sizes if size)) if self.rank is None else self.rank
-        return [rank] * len(sizes)
+        if self.rank is None:
+            return [min(_USUAL_RANK, *(size for size in sizes if size))] * len(sizes)
+        check_count(rank=self.rank)
+        return [int(self.rank)] * len(sizes)
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return CPModel.zeros(shape, self._ranks(shape)[0], dtype)
 
     def _open_rank(self) -> OpenRank:
-        return OpenRank(self.rank, lambda rank: lambda sizes, dtype: CPModel.zeros(sizes, rank, dtype))
+        most = None if self.rank is None else int(self.rank)
+        return OpenRank(most, lambda rank: lambda sizes, dtype: CPModel.zeros(sizes, rank, dtype))
 
     def _solver(self) -> Solver[Any]:
         return _named_solver(self.solver)
@@ -561,20 +618,24 @@ class Tucker(TensorEstimator):
         self.privacy = privacy
 
     def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
-        ranks: Any = self.ranks
-        if ranks is None:
+        if self.ranks is None:
             return _at_most(_USUAL_TUCKER_RANK, sizes)
-        return [ranks] * len(sizes) if np.ndim(ranks) == 0 else [*ranks]
+        if is_whole(self.ranks):
+            check_count(ranks=self.ranks)
+            return [int(self.ranks)] * len(sizes)
+        ranks = as_list("ranks", self.ranks, "a whole number, or one for each mode")
+        check_count(**{f"ranks[{m}]": rank for m, rank in enumerate(ranks)})
+        return [int(rank) for rank in ranks]
 
     def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
         return TuckerModel.zeros(shape, self._ranks(shape), dtype)
 
     def _open_rank(self) -> OpenRank | None:
-        ranks: Any = self.ranks
-        if np.ndim(ranks) and ranks is not None:
+        most = self.ranks
+        if not (most is None or is_whole(most)):
             return None
         return OpenRank(
-            ranks,
+            None if most is None else int(most),
             lambda rank: lambda sizes, dtype: TuckerModel.zeros(sizes, _at_most(rank, sizes), dtype),
         )
 
@@ -620,11 +681,16 @@ class Biases(TensorEstimator):
         return CPModel.zeros(shape, 1, dtype)  # one component that stays zero
 
     def _solver(self) -> Solver[Any]:
-        return Backfitting(sweeps=self.sweeps, ridge=self.ridge)
+        return plain(Backfitting(sweeps=self.sweeps, ridge=self.ridge))
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_count(0, sweeps=self.sweeps)
+        check_positive(ridge=self.ridge)
 
     def _private_method(self, privacy: Privacy) -> Any:
-        if privacy.method not in ("auto", "bias", "constant"):
-            raise SettingError(f"a bias predictor has no private method {privacy.method!r}")
+        if not isinstance(privacy.method, str) or privacy.method not in ("auto", "bias", "constant"):
+            raise SettingError(f"a bias predictor has no private method {shown(privacy.method)}")
         return "constant" if self.sweeps == 0 else "bias"
 
 
@@ -633,6 +699,7 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
 
 def load(folder: str | PathLike[str]) -> Any:
     """A fitted estimator from a folder that its ``save`` or ``release`` wrote."""
+    folder = as_path("folder", folder)
     kind = kind_of(folder)
     if kind == COMPONENTS:
         return PowerMethod.load(folder)
@@ -673,6 +740,8 @@ def cross_validate(
     """Held-out RMSE of each fold of a tensor; every fold keeps the tensor's shape and labels."""
     from sklearn.base import clone
 
+    check_kind(TensorEstimator, "an estimator such as sfumato.CP(rank=4)", estimator=estimator)
+    check_kind(SparseTensor, "a SparseTensor", tensor=tensor)
     return [clone(estimator).fit(train).rmse(test) for train, test in tensor.folds(folds, seed=seed)]
 
 
@@ -729,14 +798,15 @@ def _cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:
 
 
 def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:
-    name = solver if isinstance(solver, str) else getattr(solver, "name", None)
+    name = solver if isinstance(solver, str) else str(getattr(solver, "name", None))
     if name in COUPLED_SOLVERS and name not in SOLVERS:
         raise SettingError(
             f"{name!r} gives samples, not one model: use sfumato.Coupled, which takes a single tensor "
             'too, as fit({"data": tensor})'
         )
     if not isinstance(solver, str):
-        return solver
+        check_solver("solver", solver)
+        return plain(solver)
     if solver not in SOLVERS:
         raise SettingError(f"there is no solver {solver!r}; there are {', '.join(SOLVERS)}")
     made: Solver[Any] = SOLVERS[solver]()
@@ -763,7 +833,7 @@ def _tensor_from_table(X: Any, y: Any) -> SparseTensor:
     else:
         table = read_table(X)
     names = table.column_names
-    values = np.asarray(y, np.float64)
+    values = as_numbers("y", y)
     if values.shape != (table.num_rows,):
         raise DataError(f"{table.num_rows} rows need as many values y, got shape {values.shape}")
     return read(table.append_column("_value", [values]), names, "_value")

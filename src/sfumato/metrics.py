@@ -5,7 +5,6 @@ Every function takes what was observed first, then what was predicted, and retur
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from sfumato.errors import DataError, SettingError
+from sfumato.checks import as_numbers, check_count, check_positive
+from sfumato.errors import DataError
 
 Array = NDArray[Any]
 
@@ -39,8 +39,7 @@ def poisson_log_likelihood(observed: ArrayLike, predicted: ArrayLike) -> float:
 
 def normal_log_likelihood(observed: ArrayLike, predicted: ArrayLike, deviation: float) -> float:
     """Mean log density under normal laws with the predicted means and one standard deviation."""
-    if not (isinstance(deviation, Real) and 0 < deviation < np.inf):
-        raise SettingError(f"a standard deviation is a number above zero, got {deviation}")
+    check_positive(deviation=deviation)
     x, v = _pair(observed, predicted)
     squares = ((x - v) / deviation) ** 2
     return float(-0.5 * squares.mean() - np.log(deviation) - 0.5 * np.log(2 * np.pi))
@@ -68,8 +67,7 @@ def precision_at(
 
     A group with fewer than k cells is judged by those it has. Of equal predictions the first counts.
     """
-    if not (isinstance(k, Real) and 1 <= k < np.inf and int(k) == k):
-        raise SettingError(f"k must be a whole number from 1 on, got {k}")
+    check_count(k=k)
     x, v = _pair(observed, predicted)
     names = np.zeros(len(x)) if groups is None else np.asarray(groups)
     if names.shape != x.shape:
@@ -83,10 +81,7 @@ def precision_at(
 
 
 def _pair(observed: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array]:
-    try:
-        x, v = np.asarray(observed, np.float64), np.asarray(predicted, np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"values and predictions must be numbers: {error}") from error
+    x, v = as_numbers("values", observed), as_numbers("predictions", predicted)
     if x.shape != v.shape or x.ndim != 1 or not x.size:
         raise DataError(
             f"as many predictions as observed values are needed, got {v.shape} and {x.shape}"

@@ -11,14 +11,15 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numba
 import numpy as np
 from numba.core import event as numba_event
+from numba.core.caching import FunctionCache
 
 from sfumato.simd import flush_denormals
 
@@ -43,14 +44,47 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    usual = {"cache": True, "nogil": True, "fastmath": REORDERED_SUMS, "error_model": "numpy"}
+    usual = {"nogil": True, "fastmath": REORDERED_SUMS, "error_model": "numpy"}
     dispatcher: Any = numba.njit(**{**usual, **options})(function)
-    # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files:
-    # all files that hold compiled functions have to count.
-    index: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if hasattr(index, "_source_stamp"):
-        index._source_stamp = (index._source_stamp, _sources_stamp())
+    try:
+        dispatcher._cache = _Cache(function)
+    except RuntimeError:  # Numba has found no folder that can be written
+        _say_not_kept()
     return dispatcher
+
+
+class _Cache(FunctionCache):
+    """Machine code on disk. It saves time and no more: where that fails, kernels are compiled anew."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files:
+        # all files that hold compiled functions have to count.
+        index: Any = self._cache_file
+        index._source_stamp = (index._source_stamp, _sources_stamp())
+
+    def load_overload(self, *what: Any) -> Any:
+        try:
+            return super().load_overload(*what)
+        except _UNUSABLE:
+            return None
+
+    def save_overload(self, *what: Any) -> None:
+        try:
+            super().save_overload(*what)
+        except _UNUSABLE:
+            _say_not_kept()
+
+
+_UNUSABLE = (OSError, EOFError, UnpicklingError)  # a full disk, no rights, half a file
+
+
+@cache
+def _say_not_kept() -> None:
+    logging.getLogger("sfumato").warning(
+        "compiled kernels cannot be kept, as their folder cannot be written: every process compiles "
+        "them anew. Set NUMBA_CACHE_DIR to a folder that can be written"
+    )
 
 
 @cache
@@ -65,20 +99,34 @@ def _sources_stamp() -> tuple[float, int]:
 _events: Any = numba_event  # it has no types
 
 
-class _SayOnce(numba_event.Listener):
-    """Tell the user why the first fit takes long: silence of ten seconds looks like a fault."""
+class _Compiler(numba_event.Listener):
+    """What the compiler is at. One thread at a time compiles: Numba sees to it."""
+
+    depth = 0  # of kernels that wait for those they call
 
     def on_start(self, event: Any) -> None:
+        self.depth += 1
         if event.data["dispatcher"].__module__.startswith(("sfumato.models", "sfumato.solvers")):
-            with suppress(ValueError):  # another thread was faster
-                _events.unregister("numba:compile", self)
-            logging.getLogger("sfumato").warning("compiling kernels, once per machine: up to 20 s")
+            _say_that_it_takes_long()
 
-    def on_end(self, event: Any) -> None:
-        pass
+    def on_end(self, event: Any) -> None:  # noqa: ARG002
+        self.depth -= 1
 
 
-_events.register("numba:compile", _SayOnce())
+@cache
+def _say_that_it_takes_long() -> None:
+    """Silence of ten seconds looks like a fault."""
+    logging.getLogger("sfumato").warning("compiling kernels, once per machine: up to 20 s")
+
+
+_compiler = _Compiler()
+_events.register("numba:compile", _compiler)
+
+
+def compiling() -> bool:
+    """Whether a kernel is being compiled, which nothing can interrupt."""
+    return _compiler.depth > 0
+
 
 _MARGIN = 32  # elements: 128 bytes or more, since processors fetch lines in pairs
 

@@ -13,6 +13,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import (
+    as_numbers,
+    check_count,
+    check_flag,
+    check_kind,
+    check_progress,
+    check_seed,
+    check_threads,
+)
 from sfumato.data import symmetric
 from sfumato.data.samples import Samples, open_samples
 from sfumato.data.tensor import SparseTensor
@@ -39,7 +48,6 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import Sample, TensorEntry
-from sfumato.solvers.base import check_count
 from sfumato.solvers.power import (
     PowerSettings,
     PowerState,
@@ -162,6 +170,8 @@ class PowerMethod(Parametrised):
         stand for all permutations: whether it is symmetric is not said.
         """
         begin = time.perf_counter()
+        check_flag(symmetric=self.symmetric)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         tensor = X if isinstance(X, SparseTensor) else _as_array(X)
         if len(tensor.shape) < 3:
             raise DataError(
@@ -186,7 +196,7 @@ class PowerMethod(Parametrised):
         source, whitening = self._source(tensor, settings)
         if whitening is not None:
             settings = replace(settings, sizes=source.sizes)
-        state = carry_out_power(settings, self.seed, from_tensor(source), self.progress, whitening)
+        state = carry_out_power(settings, int(self.seed), from_tensor(source), self.progress, whitening)
         self._keep(state, None)
 
     def _source(
@@ -216,7 +226,7 @@ class PowerMethod(Parametrised):
                     "whitening is for symmetric tensors: symmetrise it, or leave whiten out"
                 )
             return None if self.whiten else False
-        moment = np.asarray(self.whiten, np.float64)
+        moment = as_numbers("whiten", self.whiten)
         if moment.shape != (settings.sizes[0],) * 2 or not self.symmetric:
             raise SettingError(
                 f"whiten is True, False, or for a symmetric tensor a matrix with {settings.sizes[0]} "
@@ -236,7 +246,7 @@ class PowerMethod(Parametrised):
         ledger = open_ledger(privacy, unit)
         source = self._private_source(tensor, unit)
         entropy = Entropy(privacy.seed)
-        state = private_from_tensor(plan, source, self.seed, ledger, entropy, self.progress)
+        state = private_from_tensor(plan, source, int(self.seed), ledger, entropy, self.progress)
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
     def _private_source(self, tensor: Array | SparseTensor, unit: TensorEntry) -> TensorSource:
@@ -304,6 +314,8 @@ class PowerMethod(Parametrised):
         cut by counting, one sample more would shift all later ones.
         """
         begin = time.perf_counter()
+        check_flag(reuse=reuse)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         samples = self._opened(X, columns, self.features)
         settings = self._stream_settings(samples.size, fresh=not reuse)
         self._forget_stream()
@@ -313,7 +325,7 @@ class PowerMethod(Parametrised):
             self._check_rereadable(samples, settings)
             moment = make_moment(self.moment, settings.order)
             answer = from_stream(samples.batches, moment)
-            state = carry_out_power(settings, self.seed, answer, self.progress)
+            state = carry_out_power(settings, int(self.seed), answer, self.progress)
             self._keep(state, None)
         else:
             self._read_once(samples, settings)
@@ -327,6 +339,7 @@ class PowerMethod(Parametrised):
         one). Components come one after the other; ``finished_`` says whether all of them are there, and
         samples after that are left unread.
         """
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         features = self.online_.size if hasattr(self, "online_") else self.features
         samples = self._opened(X, None, features)
         if not hasattr(self, "online_"):
@@ -356,13 +369,12 @@ class PowerMethod(Parametrised):
         return hasattr(self, "online_") and self.online_.machine.done
 
     def _stream_settings(self, size: int, *, fresh: bool) -> PowerSettings:
+        check_flag(symmetric=self.symmetric)
         if not self.symmetric:
             raise SettingError("the moment of a stream is symmetric: leave symmetric out")
         if not isinstance(self.whiten, bool | np.bool_):
             raise SettingError("of a stream, whiten is True or False: its second moment is found")
-        check_count(order=self.order)
-        if self.order < 3:
-            raise SettingError(f"a moment has order 3 or more, got {self.order}")
+        check_count(3, order=self.order)
         noisy = fresh or self.privacy is not None
         settings = self._settings((size,), int(self.order), noisy=noisy)
         return replace(
@@ -409,7 +421,7 @@ class PowerMethod(Parametrised):
         else:
             moment = make_moment(self.moment, settings.order)
             each = self._samples(settings, count)
-            machine = Online(settings, self.seed, moment, each, self.progress)
+            machine = Online(settings, int(self.seed), moment, each, self.progress)
             self.online_ = _Open(size, machine)
 
     # -- a stream, privately ----------------------------------------------------------------------
@@ -424,7 +436,7 @@ class PowerMethod(Parametrised):
         plan, moment = self._stream_plan(settings, privacy, reuse=True)
         ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
         state = private_from_stream(
-            plan, samples.batches, moment, self.seed, ledger, entropy, self.progress
+            plan, samples.batches, moment, int(self.seed), ledger, entropy, self.progress
         )
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
@@ -449,7 +461,7 @@ class PowerMethod(Parametrised):
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
         plan, moment = self._stream_plan(settings, privacy, reuse=False)
         ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
-        machine = Online(settings, self.seed, moment, None, self.progress)
+        machine = Online(settings, int(self.seed), moment, None, self.progress)
         return _Private.begin(plan, machine, ledger, entropy)
 
     def _stream_plan(
@@ -497,6 +509,10 @@ class PowerMethod(Parametrised):
 
     def _settings(self, sizes: tuple[int, ...], order: int, *, noisy: bool) -> PowerSettings:
         check_count(n_components=self.n_components)
+        check_seed(seed=self.seed)
+        check_flag(average=self.average)
+        check_threads(self.threads)
+        check_progress(self.progress)
         if self.n_components > min(sizes):
             raise SettingError(
                 f"{self.n_components} components cannot be independent in {min(sizes)} dimensions: look "
@@ -509,8 +525,8 @@ class PowerMethod(Parametrised):
         if iterations is None:
             iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
         check_count(restarts=restarts, iterations=iterations)
-        counts = (int(self.n_components), int(restarts), int(iterations))  # a whole float will do
-        return PowerSettings(sizes, order, *counts, average=noisy and self.average)
+        counts = (int(self.n_components), int(restarts), int(iterations))
+        return PowerSettings(sizes, order, *counts, average=bool(noisy and self.average))
 
     def _keep(self, state: PowerState, guarantee: Guarantee | None) -> None:
         self.fitted_components_ = components(state)

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
+from sfumato.checks import check_count, check_share, given
 from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, SettingError
 from sfumato.estimators import TensorEstimator, admitted, as_tensor
@@ -110,10 +111,13 @@ class PrivateSearch(Parametrised):
     def _checked_budget(self) -> Budget:
         if not isinstance(self.privacy, Privacy):
             raise SettingError("a search needs a privacy=Privacy(...): without one, use GridSearchCV")
-        if not all(isinstance(candidate, TensorEstimator) for candidate in self.estimators):
+        several = isinstance(self.estimators, list | tuple)
+        if not several or not all(isinstance(each, TensorEstimator) for each in self.estimators):
             raise SettingError("the candidates are estimators: [sf.CP(rank=2), sf.CP(rank=8)]")
         if len(self.estimators) < 2:
             raise SettingError(f"choosing takes two candidates or more, got {len(self.estimators)}")
+        check_count(**given(repetitions=self.repetitions))
+        check_share(holdout=self.holdout)
         budget = self.privacy.budget
         if not isinstance(budget, Budget):
             raise SettingError("a search gives no zCDP: give epsilon and delta instead of rho")
@@ -122,6 +126,7 @@ class PrivateSearch(Parametrised):
                 f"a paper's claims cannot be tuned by: use {setting('analysis', 'proven')}"
             )
         for candidate in self.estimators:
+            candidate._check_settings()
             if candidate.privacy is not None and candidate.privacy != self._privacy_of(candidate):
                 raise SettingError(
                     "candidates have the search's budget, unit, seed and ledger, and may differ in "
@@ -167,6 +172,16 @@ class PrivateSearch(Parametrised):
         guarantee = self._best().guarantee_
         assert guarantee is not None
         return guarantee
+
+    @property
+    def rank_(self) -> int | tuple[int, ...]:
+        """Rank of the best estimator's model; see :attr:`TensorEstimator.rank_`."""
+        return self._best().rank_
+
+    @property
+    def method_(self) -> str:
+        """The best estimator's private method; see :attr:`TensorEstimator.method_`."""
+        return self._best().method_
 
     def predict(self, X: Any = None, *, unseen: str | None = None, **labels: Any) -> Any:
         """Predictions of the best estimator; see :meth:`TensorEstimator.predict`."""

@@ -227,7 +227,7 @@ def test_an_array_of_a_file_and_negative_bounds(tmp_path):
         ([], 1, "--modes which columns hold labels"),
         ([*COLUMNS, "--rank", "7"], 1, "rank 7 is larger"),
         ([*COLUMNS, "--bounds", "3", "5"], 1, "outside the bounds"),
-        ([*COLUMNS, "--test", "1.5"], 1, "test is the share held out"),
+        ([*COLUMNS, "--test", "1.5"], 1, "test, the share held out, must be a number between 0 and 1"),
         ([*COLUMNS, "--bin", "user=year"], 1, "unknown time bin"),
         ([*COLUMNS, "--bin", "day"], 2, "as in time=day"),
         ([*COLUMNS, "--ranks", "2", "2", "2"], 2, "belong to --model tucker"),

@@ -244,8 +244,8 @@ def test_data_that_cannot_be_fitted(estimator, tensor, message):
         (sf.CP(2, solver="adam"), "there is no solver 'adam'; there are als, sgd"),
         (sf.CP(2, dtype=np.float16), "dtype must be float32 or float64"),
         (sf.CP(2, starts=0), "starts must be a whole number"),
-        (sf.CP(2, threads=-1), "threads must be 1 or more"),
-        (sf.CP(2, duplicates="first"), "unknown policy 'first'"),
+        (sf.CP(2, threads=-1), "threads must be a whole number from 1"),
+        (sf.CP(2, duplicates="first"), "duplicates must be one of error, mean, last, sum, got 'first'"),
     ],
 )
 def test_settings_that_do_not_fit(estimator, message):

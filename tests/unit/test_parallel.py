@@ -1,11 +1,14 @@
-"""Kernels and their threads: what is said while compiling, and small numbers."""
+"""Kernels and their threads: what is said while compiling, where machine code is kept, small numbers."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 
+import sfumato
 from sfumato.parallel import kernel, run, scratch
 
 FIT = """
@@ -23,6 +26,59 @@ def test_compiling_is_said_once_and_then_never_again(tmp_path):
         for _ in range(2)
     ]
     assert said == ["compiling kernels, once per machine: up to 20 s\n", ""]
+
+
+SMALL_FIT = """
+import sfumato as sf
+model = sf.Biases(sweeps=1, threads=1).fit(sf.synthetic.cp((4, 4), 1, entries=12).tensor)
+print(model.predict(mode0=1, mode1=2) < 100)
+"""
+ONE_KERNEL = """
+import numpy as np
+from sfumato.data.ordering import level_counts
+print(level_counts(np.array([0, 1, 1], np.int32), 2).tolist() == [1, 2])
+"""
+
+
+def said_by(program, environment):
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "True\n"
+    return ended.stderr
+
+
+def test_where_no_folder_can_be_written_kernels_work_and_that_is_said_once(tmp_path):
+    # Root may write to what is read-only: files stand where there would have to be folders.
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    package = tmp_path / "lib" / "sfumato"
+    shutil.copytree(Path(sfumato.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in {file.parent for file in package.rglob("*.py")}:
+        (folder / "__pycache__").touch()
+    below = {name: str(nowhere / "x") for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME")}
+    said = said_by(SMALL_FIT, {**below, "PYTHONPATH": str(package.parent)})
+    assert said.count("compiled kernels cannot be kept") == 1
+    assert "NUMBA_CACHE_DIR" in said
+
+
+def test_a_damaged_cache_is_no_cache(tmp_path):
+    kept = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    said_by(ONE_KERNEL, kept)
+    files = [file for file in tmp_path.rglob("*.nbi") if file.is_file()]
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:9])
+    said_by(ONE_KERNEL, kept)
+    for file in files:  # the place of a file that cannot be replaced: as a disk that is full
+        file.unlink()
+        file.mkdir()
+        (file / "in-the-way").touch()
+    assert "compiled kernels cannot be kept" in said_by(ONE_KERNEL, kept)
 
 
 def test_kernel_threads_take_denormal_numbers_for_zero_and_the_caller_does_not():

@@ -222,7 +222,13 @@ BAD_STREAMS = {
         "the second moment has rank 1, below the 3 components",
     ),
     "unknown moment": (sf.PowerMethod(2, moment="words"), SAMPLES, {}, SettingError, "got 'words'"),
-    "order 2": (sf.PowerMethod(2, order=2), SAMPLES, {}, SettingError, "order 3 or more, got 2"),
+    "order 2": (
+        sf.PowerMethod(2, order=2),
+        SAMPLES,
+        {},
+        SettingError,
+        "from 3 on, got 2",
+    ),
     "order 3.5": (sf.PowerMethod(2, order=3.5), SAMPLES, {}, SettingError, "order must be a whole numb"),
     "no samples a question": (
         sf.PowerMethod(2, samples=0),

@@ -15,11 +15,11 @@ from sfumato.auditing.attacks import Attack, attacks, honest_scores, rows_of
 from sfumato.auditing.bounds import Counts, epsilon_bound, gaussian_bound, gaussian_distance
 from sfumato.auditing.known import known_ratio
 from sfumato.auditing.neighbours import Neighbours, neighbours, usual_canaries
-from sfumato.auditing.subject import Subject, check_confidence
+from sfumato.auditing.subject import Subject, check_common
 from sfumato.auditing.trials import Runs, Trial, carry_out
 from sfumato.auditing.verdict import Audit, Finding
+from sfumato.checks import as_names, check_count, check_kind, given
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
@@ -71,9 +71,11 @@ def audit(
     out : folder in which runs are kept, so that an interrupted audit goes on where it stopped.
     tell : hears what is done, how many runs of it, and of how many.
     """
-    if runs < _LEAST_RUNS:
-        raise SettingError(f"an audit needs {_LEAST_RUNS} runs or more, got {runs}")
-    check_confidence(confidence)
+    check_count(_LEAST_RUNS, runs=runs)
+    check_common(confidence, delta, seed, whole_fits, processes, tell)
+    for what, parts in given(canaries=canaries, sees=sees).items():
+        as_names(what, parts)
+    check_kind(str | PathLike | None, "the path of a folder", out=out)
     subject = Subject.of(estimator, data, bounds, whole_fits=whole_fits)
     names = list(canaries or usual_canaries(subject.unit))
     promise = subject.promise(delta)

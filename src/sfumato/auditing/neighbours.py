@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import as_pair, wrong
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues
@@ -166,6 +167,8 @@ def built(
     4,096 cells of the first levels, and two entries aside: one at the last level of every mode, which
     shares none with any other, and one that is alone in its row of the first mode only.
     """
+    if not isinstance(shape, list | tuple):
+        raise wrong("data", "a SparseTensor with bounds, or a shape such as (20, 20, 20)", shape)
     modes = tuple(m if isinstance(m, Mode) else Mode(f"mode{k}", m) for k, m in enumerate(shape))
     sizes = [mode.size for mode in modes]
     if len(sizes) < 2 or min(sizes) < 3:
@@ -177,7 +180,7 @@ def built(
     pattern = np.stack(np.unravel_index(few, inner)).astype(np.int32)
     signs = [generator.choice([-1.0, 1.0], size) for size in inner]
     product = np.prod([s[levels] for s, levels in zip(signs, pattern, strict=True)], axis=0)
-    low, high = bounds
+    low, high = as_pair("bounds", bounds, "two numbers, the lower one first")
     middle, half = (low + high) / 2, (high - low) / 4
     alone = np.array([size - 1 for size in sizes])
     edge = np.array([sizes[0] - 2, *(int(np.bincount(levels).argmax()) for levels in pattern[1:])])

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from sfumato.auditing.bounds import one_run_bound, one_run_p_value
 from sfumato.auditing.canaries import Canaries, place_canaries
 from sfumato.auditing.coin_scores import coin_scores
-from sfumato.auditing.subject import Subject, check_confidence, made_ready, unit_of
+from sfumato.auditing.subject import Subject, check_common, made_ready, unit_of
 from sfumato.auditing.trials import released, seed_from
 from sfumato.auditing.verdict import ACCENT, FAINT, INK, Outcome, Promise
 from sfumato.auditing.views import View
+from sfumato.checks import check_count
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator
 from sfumato.fit.admit import with_labels_of
 from sfumato.privacy.settings import Privacy
@@ -39,6 +39,7 @@ Array = NDArray[Any]
 Tell = Callable[[str, int, int], None]
 _LEAST_CANARIES = 10
 _LEAST_REFERENCES = 2
+_MOST_CANARIES = 10_000_000
 _GUESSED = (1.0, 0.5, 0.2, 0.05)  # shares of the coins that are guessed: each is a try of its own
 _CELLS, _COINS, _NOISE = range(3)  # what a seed is for: none of them may follow from another
 
@@ -75,11 +76,9 @@ def audit_one_run(
     whole_fits : whether input and output perturbation fit as long as ever after their noise is drawn.
     tell : hears what is done, how many fits of it, and of how many.
     """
-    if canaries < _LEAST_CANARIES:
-        raise SettingError(f"one run needs {_LEAST_CANARIES} canaries or more, got {canaries}")
-    if references < _LEAST_REFERENCES:
-        raise SettingError(f"one run needs {_LEAST_REFERENCES} references or more, got {references}")
-    check_confidence(confidence)
+    check_count(_LEAST_CANARIES, _MOST_CANARIES, canaries=canaries)
+    check_count(_LEAST_REFERENCES, references=references)
+    check_common(confidence, delta, seed, whole_fits, processes, tell)
     privacy, tensor = made_ready(estimator, data, bounds)
     unit = unit_of(tensor, privacy)
     placed = place_canaries(tensor, unit, canaries, _seed(seed, _CELLS))

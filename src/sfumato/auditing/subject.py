@@ -9,6 +9,7 @@ from typing import Any
 from sfumato.auditing.neighbours import built
 from sfumato.auditing.trials import privacy_of
 from sfumato.auditing.verdict import Promise
+from sfumato.checks import check_count, check_flag, check_seed, check_share, given, wrong
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators import TensorEstimator, admitted
@@ -23,11 +24,20 @@ from sfumato.privacy.unit import PrivacyUnit, parse_unit
 from sfumato.solvers import InputPerturbation, PrivateOutput
 
 _SHORT_SWEEPS = 12
+_MOST_PROCESSES = 4096
 
 
-def check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise SettingError(f"a confidence lies between 0 and 1, got {confidence}")
+def check_common(
+    confidence: object, delta: object, seed: object, whole_fits: object, processes: object, tell: object
+) -> None:
+    """Settings of every kind of audit."""
+    check_share(confidence=confidence)
+    check_share(True, **given(delta=delta))
+    check_seed(**given(seed=seed))
+    check_flag(whole_fits=whole_fits)
+    check_count(1, _MOST_PROCESSES, **given(processes=processes))
+    if not callable(tell):
+        raise wrong("tell", "a function of what is done", tell)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from sfumato import __version__
 from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show, sign
 from sfumato.cli.command import example, repeat_flags
+from sfumato.cli.interrupt import heard_at_once
 from sfumato.errors import OldFormatWarning, PrivacyWarning, SfumatoError
 from sfumato.surface import command_line
 
@@ -77,7 +78,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the ``sfumato`` command."""
-    app()
+    with heard_at_once():
+        app()
 
 
 def _print_version(wanted: bool) -> None:

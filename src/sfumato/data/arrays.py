@@ -49,6 +49,8 @@ def from_dense(
         raise DataError("the array is masked: put NaN where a value is missing, with filled(np.nan)")
     if array.dtype.kind not in "iuf":
         raise DataError(f"an array of numbers is needed, got one of type {array.dtype}")
+    if array.ndim < 2:
+        raise DataError(f"a tensor needs two modes or more, got an array of {array.ndim} dimensions")
     if array.dtype != np.float32:
         array = array.astype(np.float64, copy=False)
     observed = ~np.isnan(array)

@@ -12,8 +12,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_choice, check_count, check_seed, check_share, is_whole, shown
 from sfumato.data.ordering import refine_order, row_starts
-from sfumato.data.tensor import Mode, SparseTensor, check_bounds
+from sfumato.data.tensor import Mode, SparseTensor, check_bounds, check_tensor
 from sfumato.errors import DataError, SettingError
 from sfumato.surface import either, setting
 
@@ -25,6 +26,7 @@ POLICIES: tuple[str, ...] = get_args(DuplicatePolicy)
 
 def clip(tensor: SparseTensor, bounds: tuple[float, float]) -> SparseTensor:
     """Values clipped to public bounds, which become the tensor's bounds."""
+    check_tensor(tensor)
     checked = check_bounds(bounds)
     if checked is None:
         raise SettingError("clipping needs bounds: two numbers (lowest, highest)")
@@ -33,6 +35,7 @@ def clip(tensor: SparseTensor, bounds: tuple[float, float]) -> SparseTensor:
 
 def check_values(tensor: SparseTensor) -> None:
     """Refuse values that are not finite, or that lie outside the tensor's bounds."""
+    check_tensor(tensor)
     wrong = ~np.isfinite(tensor.values)
     if wrong.any():
         raise DataError(f"{_count_and_first(tensor, wrong, 'not finite numbers')}. Leave such rows out")
@@ -49,6 +52,7 @@ def check_values(tensor: SparseTensor) -> None:
 
 def check_modes(tensor: SparseTensor) -> None:
     """Refuse modes with one level: such a mode cannot tell entries apart."""
+    check_tensor(tensor)
     single = [repr(mode.name) for mode in tensor.modes if mode.size == 1]
     if single:
         raise DataError(
@@ -83,8 +87,8 @@ def merge_duplicates(tensor: SparseTensor, policy: DuplicatePolicy = "error") ->
     The last value is the one that came last in the file. Bounds stay as they are; a sum may lie
     outside of them, which :func:`check_values` reports.
     """
-    if policy not in POLICIES:
-        raise SettingError(f"unknown policy {policy!r}: use one of {', '.join(POLICIES)}")
+    check_tensor(tensor)
+    check_choice(POLICIES, **{"the policy for duplicates": policy})
     starts = _cell_starts(tensor)
     if starts.size == tensor.n_entries:
         return tensor
@@ -126,8 +130,9 @@ def cap(tensor: SparseTensor, mode: str, max_entries: int, seed: int = 0) -> Spa
     entries. So adding or removing one user changes no other user's choice, even where it changes
     the numbers of their levels.
     """
-    if max_entries < 1:
-        raise SettingError(f"max_entries must be 1 or more, got {max_entries}")
+    check_tensor(tensor)
+    check_count(max_entries=max_entries)
+    check_seed(seed=seed)
     counts = tensor.counts(mode)
     if counts.max() <= max_entries:
         return tensor
@@ -141,8 +146,9 @@ def leave_out(
 
     As in :func:`cap`, the choice for one level does not depend on the other levels' entries.
     """
-    if k < 1:
-        raise SettingError(f"k must be 1 or more, got {k}")
+    check_tensor(tensor)
+    check_count(k=k)
+    check_seed(seed=seed)
     levels = tensor.coordinates[tensor.mode_index(mode)]
     eligible = tensor.counts(mode)[levels] > k
     if not eligible.any():
@@ -173,7 +179,7 @@ def _entry_keys(tensor: SparseTensor, seed: int) -> NDArray[np.uint64]:
 
 def _cell_keys(tensor: SparseTensor, seed: int) -> NDArray[np.uint64]:
     """A pseudo-random number per cell from the seed and its labels."""
-    keys = _mix(np.full(tensor.n_entries, seed % 2**64, np.uint64))
+    keys = _mix(np.full(tensor.n_entries, int(seed) % 2**64, np.uint64))
     for mode, levels in zip(tensor.modes, tensor.coordinates, strict=True):
         keys = _mix(keys ^ _label_keys(mode)[levels])
     return keys
@@ -208,8 +214,9 @@ def split(
     With ``by`` the name of a mode, it is a share of that mode's levels, with all their entries.
     Merge duplicates first, or the same cell may appear on both sides.
     """
-    if not 0 < test < 1:
-        raise SettingError(f"{setting('test')} is the share held out, between 0 and 1, got {test}")
+    check_tensor(tensor)
+    check_share(test=test)
+    check_seed(seed=seed)
     rng = np.random.default_rng(seed)
     if by is None:
         in_test = np.zeros(tensor.n_entries, np.bool_)
@@ -230,8 +237,9 @@ def split_by_label(
     private for the whole; :func:`split` draws a permutation of all entries, where one more entry
     changes everything.
     """
-    if not 0 < test < 1:
-        raise SettingError(f"{setting('test')} is the share held out, between 0 and 1, got {test}")
+    check_tensor(tensor)
+    check_share(test=test)
+    check_seed(seed=seed)
     return _divide(tensor, _cell_keys(tensor, seed) < np.uint64(test * 2.0**64))
 
 
@@ -239,8 +247,10 @@ def folds(
     tensor: SparseTensor, k: int = 5, *, seed: int = 0
 ) -> Iterator[tuple[SparseTensor, SparseTensor]]:
     """``k`` pairs of train and test tensors; every entry is in exactly one test tensor."""
-    if not 2 <= k <= tensor.n_entries:
-        raise SettingError(f"k must be between 2 and the {tensor.n_entries} entries, got {k}")
+    check_tensor(tensor)
+    check_seed(seed=seed)
+    if not is_whole(k) or not 2 <= k <= tensor.n_entries:
+        raise SettingError(f"k must be between 2 and the {tensor.n_entries} entries, got {shown(k)}")
     fold_of = np.random.default_rng(seed).permutation(tensor.n_entries) % k
     return (_divide(tensor, fold_of == fold) for fold in range(k))
 

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import as_pair, check_count, check_number, make_plain, wrong
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
     from sfumato.data.tensor import Mode
+
+_MOST_COMPONENTS = 10_000
+_MOST_SKEW = 100.0  # from which on nothing is left of any level but the first
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,20 @@ class Profile:
     times: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.biases, self.interactions) < 0 or self.biases + self.interactions >= 1:
+        make_plain(self)
+        check_number(0, 1, biases=self.biases, interactions=self.interactions)
+        check_number(0, 1, decay=self.decay)
+        check_count(1, _MOST_COMPONENTS, components=self.components)
+        check_number(0, times=self.times)
+        skew = as_pair("skew", self.skew, "two Zipf exponents")
+        check_number(0, _MOST_SKEW, **{"the first of skew": skew[0], "the second of skew": skew[1]})
+        if self.biases + self.interactions >= 1:
             raise SettingError(
                 "biases and interactions are shares of the variance: 0 or more, together below 1, "
                 f"got {self.biases:g} and {self.interactions:g}"
             )
-        if not (0 < self.decay <= 1 and self.components >= 1 and self.times >= 0):
-            raise SettingError("decay lies between 0 and 1, components from 1 on, times from 0 on")
-        if min(self.skew) < 0:
-            raise SettingError(f"Zipf exponents must be 0 or more, got {self.skew}")
+        if not self.decay:
+            raise wrong("decay", "a number above 0, at most 1", self.decay)
 
     @property
     def noise(self) -> float:

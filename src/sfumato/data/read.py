@@ -13,6 +13,7 @@ import pyarrow as pa
 import scipy.sparse
 from numpy.typing import NDArray
 
+from sfumato.checks import as_names, check_kind, check_text, given
 from sfumato.data import arrays, tables
 from sfumato.data.delimited import check_separator
 from sfumato.data.files import DELIMITED_KINDS, TABLE_KINDS, existing_file, file_kind, reading
@@ -49,9 +50,10 @@ def read(
     or tab, else one of ; and |. ``bounds`` are the lowest and the highest value possible; they are
     recorded, and judged when a model is fitted, as are duplicates and missing values.
     """
-    if isinstance(modes, str):
-        raise SettingError(f"modes is a list of column names, got the text {modes!r}")
-    selection = Selection(None if modes is None else tuple(modes), value, dict(bins or {}), date_format)
+    check_text(**given(value=value, variable=variable))
+    check_kind(Mapping | None, "bins by the names of columns", bins=bins)
+    names = None if modes is None else tuple(as_names("modes", modes))
+    selection = Selection(names, value, dict(bins or {}), date_format)
     bounds, separator = check_bounds(bounds), check_separator(separator)
     if not isinstance(source, str | os.PathLike):
         _refuse_separator(separator, f"a {type(source).__name__}")

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from numbers import Real
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_choice, check_positive, given, is_number, shown
 from sfumato.data.prepare import merge_duplicates
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
@@ -96,7 +96,7 @@ class Relations(Mapping[str, Relation]):
             raise SettingError('give tensors by name: Relations({"visits": tensor, ...})')
         for name, tensor in tensors.items():
             if not isinstance(name, str):
-                raise SettingError(f"names of relations are text, got {name!r}")
+                raise SettingError(f"names of relations are text, got {shown(name)}")
             if not isinstance(tensor, SparseTensor):
                 raise DataError(f"relation {name!r} is no SparseTensor: read it with sfumato.read")
         self.modes = _shared_modes(tensors)
@@ -177,9 +177,9 @@ class Relations(Mapping[str, Relation]):
 def _for_each(tensors: Mapping[str, Any], setting: Any, usual: _T, what: str) -> dict[str, _T]:
     if not isinstance(setting, Mapping):
         return dict.fromkeys(tensors, setting)
-    unknown = set(setting) - set(tensors)
+    unknown = sorted(set(setting) - set(tensors), key=str)
     if unknown:
-        raise SettingError(f"{what} names {sorted(unknown)}, but the relations are {', '.join(tensors)}")
+        raise SettingError(f"{what} names {unknown}, but the relations are {', '.join(tensors)}")
     return {name: setting.get(name, usual) for name in tensors}
 
 
@@ -193,15 +193,10 @@ def _relation(
     dispersion: float | None,
     absent: Absent,
 ) -> Relation:
-    if structure not in get_args(Structure):
-        raise SettingError(f"the structure of {name!r} is 'cp' or 'tucker', got {structure!r}")
-    if absent not in get_args(Absent):
-        raise SettingError(f"absent cells of {name!r} are 'missing' or 'zero', got {absent!r}")
+    check_choice(get_args(Structure), **{f"the structure of {name!r}": structure})
+    check_choice(get_args(Absent), **{f"absent of {name!r}": absent})
     check_divergence(name, divergence)
-    if dispersion is not None and not (isinstance(dispersion, Real) and 0 < dispersion < np.inf):
-        raise SettingError(
-            f"the dispersion of {name!r} is a number above zero, or None, got {dispersion!r}"
-        )
+    check_positive(**given(**{f"the dispersion of {name!r} (or None)": dispersion}))
     own = tuple(numbers[mode] for mode in tensor.mode_names)
     aligned = _aligned(merge_duplicates(tensor, "error"), [modes[d] for d in own])
     known = ~np.isnan(aligned.values)
@@ -219,10 +214,10 @@ def _relation(
 
 def check_divergence(name: str, divergence: float) -> None:
     """Refuse a p for which there are no updates."""
-    if not (isinstance(divergence, Real) and 0 <= divergence <= MOST_DIVERGENCE):
+    if not (is_number(divergence) and 0 <= divergence <= MOST_DIVERGENCE):
         raise SettingError(
             f"the divergence of {name!r} is a number between 0 and 3 (0 Euclidean, 1 Kullback-Leibler, "
-            f"2 Itakura-Saito), got {divergence!r}"
+            f"2 Itakura-Saito), got {shown(divergence)}"
         )
 
 

@@ -13,7 +13,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfumato.data.tensor import SparseTensor, check_bounds
+from sfumato.checks import check_count, check_number
+from sfumato.data.tensor import SparseTensor, check_bounds, check_tensor
 from sfumato.errors import DataError, SettingError
 
 # A group whose variance is below this share of the variance of all values counts as constant: it
@@ -44,12 +45,12 @@ class Centre:
     mean: float
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.mean):
-            raise SettingError(f"the mean must be a finite number, got {self.mean}")
+        check_number(**{"the mean": self.mean})
 
     @classmethod
     def fit(cls, tensor: SparseTensor) -> Self:
         """Centre at the mean of the values. Not private: the mean is released as it is."""
+        check_tensor(tensor)
         return cls(float(tensor.values.mean(dtype=np.float64)))
 
     def transform(self, tensor: SparseTensor) -> SparseTensor:
@@ -79,6 +80,7 @@ class MinMax:
     @classmethod
     def fit(cls, tensor: SparseTensor, to: tuple[float, float] = (0.0, 1.0)) -> Self:
         """From the smallest and largest value. Not private: both belong to somebody."""
+        check_tensor(tensor)
         low, high = float(tensor.values.min()), float(tensor.values.max())
         if low == high:
             raise DataError(f"all values are {low:g}: there is no range to scale")
@@ -157,8 +159,8 @@ class BiScale:
     @classmethod
     def fit(cls, tensor: SparseTensor, slices: str | None = None, iterations: int = 20) -> Self:
         """Standardise each mode in turn, ``iterations`` times."""
-        if iterations < 1:
-            raise SettingError(f"iterations must be 1 or more, got {iterations}")
+        check_tensor(tensor)
+        check_count(iterations=iterations)
         once, in_turn = _grouping(tensor, slices)
         residual = tensor.values.astype(np.float64)
         spread = np.ones_like(residual)

@@ -15,9 +15,23 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato.checks import (
+    as_list,
+    as_precision,
+    check_choice,
+    check_count,
+    check_kind,
+    check_number,
+    check_positive,
+    check_seed,
+    check_share,
+    is_whole,
+    shown,
+    wrong,
+)
 from sfumato.data.ordering import lexicographic_order
 from sfumato.data.profile import Profile
-from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor
 from sfumato.errors import SettingError
 
 Floats = NDArray[np.floating[Any]]
@@ -115,8 +129,9 @@ def cp(
     position, or one number for each mode) the exponent of their levels' popularity; 0 is uniform.
     ``scale`` is the standard deviation of the low-rank part and ``shift`` the mean of the truth.
     """
-    rng = np.random.default_rng(seed)
-    named = _name_modes(shape, modes)
+    check_count(1, _MOST_RANK, rank=rank)
+    _check_numbers(biases, scale, shift)
+    named, rng = _name_modes(shape, modes), _generator(seed)
     factors = _draw_factors(shape, [rank] * len(shape), rng, dtype)
     spread = sqrt(rank)
     bias = _draw_biases(shape, biases * spread, rng, dtype)
@@ -140,8 +155,8 @@ def tucker(
     modes: Sequence[str] | None = None,
 ) -> Planted:
     """A Tucker truth with standard normal factors and core; other settings as in :func:`cp`."""
-    rng = np.random.default_rng(seed)
-    named = _name_modes(shape, modes)
+    _check_numbers(biases, scale, shift)
+    named, rng = _name_modes(shape, modes), _generator(seed)
     factors = _draw_factors(shape, ranks, rng, dtype)
     core = _normal(tuple(ranks), rng, dtype)
     spread = sqrt(prod(ranks))
@@ -168,6 +183,19 @@ def coupled(
     "features": ("item", "feature")}``, and ``sizes`` the levels of each mode. ``entries`` or
     ``missing`` is one number for all tensors, or one for each by name; ``zipf`` goes by mode name.
     """
+    if not (_by_name(relations) and _by_name(sizes)):
+        raise SettingError(
+            "relations are the modes of each tensor and sizes the levels of each mode, both by name: "
+            f'{{"ratings": ("user", "item")}} and {{"user": 20, "item": 9}}; got {shown(relations)} and '
+            f"{shown(sizes)}"
+        )
+    for relation, modes in relations.items():
+        _check_names(f"the modes of {relation!r}", modes)
+    check_count(1, MAX_ENTRIES, **{f"the size of {name!r}": size for name, size in sizes.items()})
+    check_count(1, _MOST_RANK, rank=rank)
+    check_seed(seed=seed)
+    if zipf is not None:
+        check_kind(Mapping, "exponents by the names of modes", zipf=zipf)
     unknown = sorted({name for modes in relations.values() for name in modes} - set(sizes))
     if unknown:
         raise SettingError(f"no size is given for mode {', '.join(map(repr, unknown))}")
@@ -204,8 +232,8 @@ def _observe(
 ) -> Planted:
     """Observe a truth at some cells, with Gaussian noise."""
     values = truth.at(cells)
-    if snr is not None and not snr > 0:
-        raise SettingError(f"snr must be above 0 (None or infinity for no noise), got {snr}")
+    if snr is not None and not (isinstance(snr, float) and snr == inf):
+        check_positive(snr=snr)  # None or infinity: no noise
     if snr is not None and snr != inf:
         deviation = sqrt(float(values.var(dtype=np.float64)) / snr)
         noise = _normal((values.size,), rng, values.dtype)
@@ -217,8 +245,9 @@ def _observe(
 def _draw_factors(
     shape: Sequence[int], ranks: Sequence[int], rng: np.random.Generator, dtype: DTypeLike
 ) -> tuple[Floats, ...]:
-    if len(ranks) != len(shape) or min(ranks) < 1:
-        raise SettingError(f"{len(shape)} ranks of 1 or more are needed, got {tuple(ranks)}")
+    if not isinstance(ranks, list | tuple | np.ndarray) or len(ranks) != len(shape):
+        raise SettingError(f"{len(shape)} ranks of 1 or more are needed, got {shown(ranks)}")
+    check_count(1, _MOST_RANK, **{f"ranks[{m}]": rank for m, rank in enumerate(ranks)})
     return tuple(_normal((n, rank), rng, dtype) for n, rank in zip(shape, ranks, strict=True))
 
 
@@ -231,17 +260,39 @@ def _draw_biases(
 
 
 def _normal(shape: tuple[int, ...], rng: np.random.Generator, dtype: DTypeLike) -> Floats:
-    exact = np.float32 if np.dtype(dtype) == np.float32 else np.float64
+    exact = np.float32 if as_precision(dtype) == np.float32 else np.float64
     return rng.standard_normal(shape, dtype=exact)
 
 
 def _name_modes(shape: Sequence[int], names: Sequence[str] | None) -> tuple[Mode, ...]:
-    if len(shape) < 2 or min(shape) < 1:
-        raise SettingError(f"a shape has two sizes or more, all above 0, got {tuple(shape)}")
+    several = isinstance(shape, list | tuple | np.ndarray) and np.ndim(shape) == 1
+    if not several or len(shape) < 2 or not all(is_whole(n) and n >= 1 for n in shape):
+        raise SettingError(f"a shape has two sizes or more, all above 0, got {shown(shape)}")
     chosen = [f"mode{m}" for m in range(len(shape))] if names is None else names
+    _check_names("modes", chosen)
     if len(chosen) != len(shape):
         raise SettingError(f"{len(shape)} mode names are needed, got {len(chosen)}")
     return tuple(Mode(name, size) for name, size in zip(chosen, shape, strict=True))
+
+
+def _check_names(what: str, names: object) -> None:
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise wrong(what, "a list of names", names)
+
+
+def _check_numbers(biases: object, scale: object, shift: object) -> None:
+    check_number(0, biases=biases)
+    check_positive(scale=scale)
+    check_number(shift=shift)
+
+
+def _by_name(setting: object) -> bool:
+    return isinstance(setting, Mapping) and all(isinstance(name, str) for name in setting)
+
+
+def _generator(seed: int) -> np.random.Generator:
+    check_seed(seed=seed)
+    return np.random.default_rng(seed)
 
 
 # -- which cells are observed -----------------------------------------------------------------
@@ -256,8 +307,8 @@ def sample_cells(
     again are drawn anew.
     """
     cells = prod(shape)
-    if not 1 <= entries <= cells:
-        raise SettingError(f"entries must be between 1 and the {cells:,} cells, got {entries:,}")
+    if not is_whole(entries) or not 1 <= entries <= cells:
+        raise SettingError(f"entries must be between 1 and the {cells:,} cells, got {shown(entries)}")
     popularity = _popularity(shape, zipf, rng)
     if cells <= SMALL_GRID:
         return _sample_small(shape, entries, popularity, rng)
@@ -336,11 +387,14 @@ def _popularity(
 
 
 def _exponents(order: int, zipf: Zipf) -> list[float]:
-    given = dict(zipf if isinstance(zipf, Mapping) else enumerate(zipf or ()))
+    if isinstance(zipf, Mapping):
+        given = dict(zipf)
+    else:
+        wanted = "exponents, one for each mode or by their position"
+        given = dict(enumerate([] if zipf is None else as_list("zipf", zipf, wanted)))
     if not set(given) <= set(range(order)):
-        raise SettingError(f"zipf is about modes 0 to {order - 1}, got {sorted(given)}")
-    if min(given.values(), default=0) < 0:
-        raise SettingError(f"Zipf exponents must be 0 or more, got {list(given.values())}")
+        raise SettingError(f"zipf is about modes 0 to {order - 1}, got {shown(list(given))}")
+    check_number(0, _MOST_SKEW, **{f"the Zipf exponent of mode {m}": each for m, each in given.items()})
     return [float(given.get(m, 0)) for m in range(order)]
 
 
@@ -349,14 +403,18 @@ def _n_entries(shape: Sequence[int], entries: int | None, missing: float | None)
         raise SettingError("give either entries (a number) or missing (a share of the cells)")
     if entries is not None:
         return entries
-    if missing is None or not 0 <= missing < 1:
-        raise SettingError(f"missing is a share of the cells, at least 0 and below 1, got {missing}")
+    check_share(True, missing=missing)
+    assert missing is not None
     return round((1 - missing) * prod(shape))
 
 
 # -- data as ratings usually are ----------------------------------------------------------------
 
 
+_MOST_RANK = 100_000
+_MOST_ORDER = 30
+_MOST_SKEW = 100.0  # from which on nothing is left of any level but the first
+_MOST_DENSE = 2**28  # cells
 _SEASON = 0.1  # how far factors of times lie from one
 
 
@@ -374,8 +432,13 @@ def typical(
     Factors are standard normal, those of times lie near one. ``people`` is the mode whose levels are
     people. The bounds of the tensor are those that values are cut off at.
     """
-    profile = profile or Profile()
-    rng = np.random.default_rng(seed)
+    if not isinstance(modes, list | tuple) or not all(isinstance(mode, Mode) for mode in modes):
+        raise wrong("modes", "a list of sfumato.Mode", modes)
+    profile = Profile() if profile is None else profile
+    check_kind(Profile, "a Profile", profile=profile)
+    check_count(0, len(modes) - 1, people=people)
+    check_positive(half=half)
+    rng = _generator(seed)
     shape = [mode.size for mode in _name_modes([m.size for m in modes], [m.name for m in modes])]
     cells = sample_cells(shape, entries, rng, profile.exponents(modes, people))
     factors, biases = [], []
@@ -436,13 +499,17 @@ def wei(
     same power: the mean square of the truth, taken about its mean if it is mapped to [0, 1], where
     zero is arbitrary. Of the observed cells, 80% are for training.
     """
-    if kind not in ("cp", "tucker"):
-        raise SettingError(f"unknown kind {kind!r}: use cp or tucker")
-    if scaling not in ("magnitude", "minmax"):
-        raise SettingError(f"unknown scaling {scaling!r}: use magnitude or minmax")
+    check_choice(("cp", "tucker"), kind=kind)
+    check_choice(("magnitude", "minmax"), scaling=scaling)
+    check_count(1, _MOST_RANK, size=size, rank=rank)
+    check_count(2, _MOST_ORDER, order=order)
+    if max(size, rank) ** order > _MOST_DENSE:
+        raise SettingError(
+            f"this makes all of its cells at once: {size}^{order} of them, and a core of {rank}^{order} "
+            f"are too many, {_MOST_DENSE:,} at most"
+        )
     shape = (size,) * order
-    modes = _name_modes(shape, None)
-    rng = np.random.default_rng(seed)
+    modes, rng = _name_modes(shape, None), _generator(seed)
     truth = _dense_truth(kind, shape, rank, rng)
     if scaling == "magnitude":
         truth /= np.abs(truth).max()
@@ -484,8 +551,9 @@ def ratings_like(
     Users and items differ in level and in popularity. Users' tastes for three kinds of items come
     and go with the days, so that a low-rank fit explains clearly more than biases do.
     """
-    rng = np.random.default_rng(seed)
     shape = (n_users, n_items, n_days)
+    check_count(1, MAX_ENTRIES, n_users=n_users, n_items=n_items, n_days=n_days, entries=entries)
+    rng = _generator(seed)
     seasons = 1.0 + 0.8 * np.sin(
         2 * np.pi * (np.arange(n_days)[:, None] / n_days * (1.0, 2.0, 3.0) + rng.random(3))
     )

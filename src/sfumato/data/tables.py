@@ -41,6 +41,7 @@ _ALONE = (
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*$")
 _NO_VALUE = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
 
+
 # -- which columns ------------------------------------------------------------------------------
 
 

@@ -10,6 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from sfumato.checks import (
+    as_list,
+    as_numbers,
+    as_pair,
+    check_choice,
+    check_count,
+    check_kind,
+    check_text,
+    given,
+    shown,
+    wrong,
+)
 from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 from sfumato.surface import setting
@@ -33,15 +45,17 @@ class Mode:
     bin: str | None = None
 
     def __post_init__(self) -> None:
+        check_text(**{"the name of a mode": self.name})
+        check_count(0, MAX_ENTRIES, **{f"the size of mode {self.name!r}": self.size})
         if self.labels is not None:
+            check_kind(np.ndarray, "an array", **{f"the labels of mode {self.name!r}": self.labels})
             if len(self.labels) != self.size:
                 raise DataError(
                     f"mode {self.name!r} has {self.size} levels but {len(self.labels)} labels"
                 )
             if len(self._level_of) != self.size:
                 raise DataError(f"mode {self.name!r} has the same label twice")
-        if self.bin is not None and self.bin not in TIME_BINS:
-            raise SettingError(f"unknown time bin {self.bin!r}: use one of {', '.join(TIME_BINS)}")
+        check_choice(TIME_BINS, **given(**{"a time bin": self.bin}))
 
     @cached_property
     def _level_of(self) -> dict[Any, int]:
@@ -82,9 +96,11 @@ class Mode:
     def _find_numbers(self, wanted: NDArray[Any]) -> NDArray[np.int32]:
         try:
             numbers = wanted.astype(np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             known = [_whole_number(label) for label in wanted.tolist()]
-            numbers = np.array([-1 if number is None else number for number in known], np.float64)
+            # One that is too large for a level may be so for a double.
+            found = [-1 if number is None or number > self.size else max(number, -1) for number in known]
+            numbers = np.array(found, np.float64)
         valid = (numbers >= 0) & (numbers < self.size) & (numbers == np.floor(numbers))
         return np.where(valid, numbers, -1).astype(np.int32)
 
@@ -121,9 +137,11 @@ class SparseTensor:
         if self._checked:
             _freeze(self.coordinates, self.values)
             return
+        for mode in as_list("modes", self.modes, "a list of sfumato.Mode"):
+            check_kind(Mode, "a sfumato.Mode", **{"each of modes": mode})
         values = np.asarray(self.values)
         if values.dtype not in (np.float32, np.float64):
-            values = values.astype(np.float64)
+            values = as_numbers("values", values)
         given = np.asarray(self.coordinates)
         _check_coordinates(given, values, self.modes)
         coordinates = np.ascontiguousarray(given, dtype=np.int32)
@@ -238,10 +256,10 @@ class SparseTensor:
 def find_mode(modes: Sequence[Mode], name: str) -> int:
     """Position of a mode by name."""
     for position, mode in enumerate(modes):
-        if mode.name == name:
+        if isinstance(name, str) and mode.name == name:
             return position
     names = ", ".join(mode.name for mode in modes)
-    raise SettingError(f"there is no mode {name!r}; the modes are {names}")
+    raise SettingError(f"there is no mode {shown(name)}; the modes are {names}")
 
 
 def find_levels(
@@ -285,20 +303,23 @@ def _not_in_training() -> str:
 
 def _unknown_labels(labels: Sequence[Any] | NDArray[Any], levels: NDArray[np.int32]) -> str:
     """The first labels that have no level, and how many more there are; nothing if all have one."""
-    unknown = list(dict.fromkeys(np.asarray(labels)[levels < 0].tolist()))
-    shown = ", ".join(map(repr, unknown[:3]))
-    return f"{shown} and {len(unknown) - 3} more" if len(unknown) > 3 else shown
+    unknown = list(dict.fromkeys(map(shown, np.asarray(labels)[levels < 0].tolist())))
+    first = ", ".join(unknown[:3])
+    return f"{first} and {len(unknown) - 3} more" if len(unknown) > 3 else first
+
+
+def check_tensor(tensor: object) -> None:
+    """What a function of tensors is given."""
+    check_kind(SparseTensor, "a SparseTensor (see sfumato.read)", tensor=tensor)
 
 
 def check_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
     """Bounds as two finite floats, the lower one first."""
     if bounds is None:
         return None
-    if len(bounds) != 2:
-        raise SettingError(f"bounds are two numbers (lowest, highest), got {bounds!r}")
-    low, high = float(bounds[0]), float(bounds[1])
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise SettingError(f"bounds must be finite with lowest < highest, got ({low}, {high})")
+    low, high = as_pair("bounds", bounds, "two numbers, finite with lowest < highest")
+    if not low < high:
+        raise wrong("bounds", "finite with lowest < highest", bounds)
     return low, high
 
 

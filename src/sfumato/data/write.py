@@ -16,6 +16,15 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from sfumato.checks import (
+    as_list,
+    as_path,
+    check_choice,
+    check_kind,
+    check_text,
+    given,
+    wrong,
+)
 from sfumato.data import delimited
 from sfumato.data.delimited import check_separator
 from sfumato.data.files import DELIMITED_KINDS, existing_file, file_kind
@@ -32,7 +41,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     If anything goes wrong the file that was there stays, and nothing else is left behind.
     """
-    path = Path(path)
+    path = as_path("path", path)
     if not path.parent.is_dir():
         raise DataError(f"cannot write {path}: there is no folder {path.parent}")
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -48,7 +57,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
     """Write a table as .csv, .tsv or .parquet, by the suffix of the path."""
-    suffix = _known_suffix(path)
+    suffix = _known_suffix(as_path("path", path))
     with replacing(path) as file:
         if suffix == ".parquet":
             pq.write_table(table, file)
@@ -98,6 +107,8 @@ def write_completed(
     value_name: str = "prediction",
 ) -> None:
     """Write cells: a column of labels for each mode, then the values."""
+    check_text(value_name=value_name)
+    _check_cells(coordinates, values, modes)
     columns = {
         mode.name: _label_column(mode, levels) for mode, levels in zip(modes, coordinates, strict=True)
     }
@@ -115,16 +126,15 @@ def write_factors(
     biases: Sequence[NDArray[Any] | None] | None = None,
 ) -> list[Path]:
     """Write one file per mode: the label, columns f1 to fr, and the bias where there is one."""
-    if format not in ("csv", "parquet"):
-        raise SettingError(f"unknown format {format!r}: use csv or parquet")
-    folder = Path(directory)
+    check_choice(("csv", "parquet"), format=format)
+    folder = as_path("directory", directory)
+    _check_lists(modes, factors=factors, **given(biases=biases))
     paths = [folder / f"{_NOT_IN_FILE_NAMES.sub('_', mode.name)}.{format}" for mode in modes]
     if len(set(paths)) < len(paths):
         raise SettingError("two modes would be written to one file: rename one of them")
-    given = biases if biases is not None else [None] * len(modes)
     tables = [
         _factor_table(mode, factor, bias)
-        for mode, factor, bias in zip(modes, factors, given, strict=True)
+        for mode, factor, bias in zip(modes, factors, biases or [None] * len(modes), strict=True)
     ]
     folder.mkdir(parents=True, exist_ok=True)
     for table, path in zip(tables, paths, strict=True):
@@ -132,13 +142,38 @@ def write_factors(
     return paths
 
 
+def _check_cells(coordinates: Any, values: Any, modes: Any) -> None:
+    _check_lists(modes)
+    check_kind(np.ndarray, "an array", coordinates=coordinates, values=values)
+    if values.ndim != 1 or coordinates.shape != (len(modes), *values.shape):
+        raise DataError(
+            f"coordinates must have shape ({len(modes)}, cells) and values (cells,), got "
+            f"{coordinates.shape} and {values.shape}"
+        )
+
+
+def _check_lists(modes: Any, **parts: Any) -> None:
+    """Modes, and lists with something for each of them."""
+    for mode in as_list("modes", modes, "a list of sfumato.Mode"):
+        check_kind(Mode, "a sfumato.Mode", **{"each of modes": mode})
+    for name, part in parts.items():
+        if len(as_list(name, part, "a list of arrays, one for each mode")) != len(modes):
+            raise wrong(name, f"a list of {len(modes)} arrays, one for each mode", part)
+
+
 def _factor_table(mode: Mode, factor: NDArray[Any], bias: NDArray[Any] | None) -> pa.Table:
+    check_kind(np.ndarray, "an array", **{f"the factor of {mode.name!r}": factor})
     if factor.ndim != 2 or factor.shape[0] != mode.size:
         raise DataError(f"mode {mode.name!r} has {mode.size} levels but factors of shape {factor.shape}")
     names = [mode.name, *(f"f{column + 1}" for column in range(factor.shape[1]))]
     columns = [_label_column(mode, np.arange(mode.size))]
     columns += [pa.array(np.ascontiguousarray(column)) for column in factor.T]
     if bias is not None:
+        check_kind(np.ndarray, "an array", **{f"the biases of {mode.name!r}": bias})
+        if bias.shape != (mode.size,):
+            raise DataError(
+                f"mode {mode.name!r} has {mode.size} levels but biases of shape {bias.shape}"
+            )
         names.append("bias")
         columns.append(pa.array(np.ascontiguousarray(bias)))
     if mode.name in names[1:]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sfumato.checks import plain
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
@@ -30,12 +31,27 @@ from sfumato.solvers import (
     PrivatePasses,
     PrivateSGD,
 )
-from sfumato.solvers.base import MakeModel, PrivateSolver, PublicShape
+from sfumato.solvers.base import MakeModel, PrivateSolver, PublicShape, check_solver
 from sfumato.solvers.private_biases import prefers_laplace
 from sfumato.solvers.private_gradient import thinness
 
 _JOINT = ("auto", "alternating", "gradient", "bias", "constant")  # can leave rows with their owners
 _RELEASES_ALL = (str, InputPerturbation, PrivateOutput, PrivatePasses)  # those that cannot
+
+
+_METHOD_OF: dict[str, str] = {
+    PrivateConstant.name: "constant",
+    PrivateBiases.name: "bias",
+    PrivateAlternating.name: "alternating",
+    **dict.fromkeys((InputPerturbation.name, PaperInput.name), "input"),
+    **dict.fromkeys((PrivateSGD.name, PrivatePasses.name, PaperGradient.name), "gradient"),
+    **dict.fromkeys((PrivateOutput.name, PaperOutput.name), "output"),
+}
+
+
+def method_named(solver: str) -> str:
+    """A private solver's method as :class:`Privacy` takes it; of a foreign solver its own name."""
+    return _METHOD_OF.get(solver, solver)
 
 
 class OpenRank(NamedTuple):
@@ -73,7 +89,11 @@ def make_plan(
         method = chosen.method
         if rank is not None and chosen.rank is not None:
             shape = replace(shape, make_model=rank.models(chosen.rank))
-    solver = method if not isinstance(method, str) else _solver(method, privacy, shape)
+    if isinstance(method, str):
+        solver = _solver(method, privacy, shape)
+    else:
+        check_solver("method", method, private=True)
+        solver = plain(method)
     facts = public_facts(shape.modes, unit, privacy.public, local)
     return PrivatePlan(shape, solver, privacy.budget, seed, facts).calibrated()
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sfumato.checks import check_count, check_threads, shown
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Fit, Plan, carry_out
 from sfumato.models.gamma_posterior import GammaPosterior
-from sfumato.solvers.base import check_count
 from sfumato.solvers.coupled import CoupledShape
 from sfumato.solvers.variational import Variational
 
@@ -42,14 +42,16 @@ def choose_rank(
     """
     method = Variational() if solver is None else solver
     if not isinstance(method, Variational):
-        raise SettingError(f"only variational Bayes has a bound to choose by, got {method!r}")
-    tried = list(dict.fromkeys(ranks)) if isinstance(ranks, Iterable) else []
-    if not tried:
-        raise SettingError(f"give ranks to choose from, such as range(1, 7), got {ranks!r}")
-    check_count(threads=threads, **{f"rank {rank}": rank for rank in tried})
+        raise SettingError(f"only variational Bayes has a bound to choose by, got {shown(method)}")
+    given = list(ranks) if isinstance(ranks, Iterable) else []
+    if not given:
+        raise SettingError(f"give ranks to choose from, such as range(1, 7), got {shown(ranks)}")
+    check_count(**{f"rank {shown(rank)}": rank for rank in given})
+    check_threads(threads)
+    tried = list(dict.fromkeys(given))
     coupled = relations if isinstance(relations, Relations) else Relations(relations)
     for relation in coupled.values():
-        method.check(relation)
+        method.check_relation(relation)
     site = CoupledSite(coupled, threads, np.dtype(np.float64))
     fits = dict[int, Fit]()
     for rank in tried:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from sfumato.checks import check_count, check_positive, check_seed, given
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
-from sfumato.errors import DataError, SettingError
+from sfumato.errors import DataError
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import DivergedError, Info, PublicShape, check_count
+from sfumato.solvers.base import DivergedError, Info, PublicShape
 from sfumato.solvers.coupled import CoupledShape
-from sfumato.surface import either, setting
+from sfumato.surface import either
 
 _Shape = TypeVar("_Shape", PublicShape, CoupledShape)
 
@@ -36,16 +36,15 @@ class Plan(Generic[_Shape]):
 
     def __post_init__(self) -> None:
         check_count(starts=self.starts)
-        if not (isinstance(self.seed, int | np.integer) and self.seed >= 0):
-            raise SettingError(f"{setting('seed')} must be a whole number from 0 on, got {self.seed!r}")
-        given = self.tolerance is not None
-        if given and not (isinstance(self.tolerance, Real) and self.tolerance > 0):
-            raise SettingError(f"tolerance must be above zero, got {self.tolerance}")
+        check_seed(seed=self.seed)
+        check_positive(**given(tolerance=self.tolerance))
+        if hasattr(self.solver, "check"):
+            self.solver.check(self.shape)
 
     @property
     def rounds(self) -> int:
         """Questions put to the data, over all starts."""
-        return int(self.starts) * int(self.solver.rounds(self.shape))
+        return self.starts * int(self.solver.rounds(self.shape))
 
     def explain(self) -> str:
         """The plan in words."""
@@ -117,7 +116,7 @@ def carry_out(plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress |
     """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
     check_site(plan.shape, site)
     fits = []
-    for start in range(int(plan.starts)):
+    for start in range(plan.starts):
         try:
             fits.append(_one_start(replace(plan, seed=plan.seed + start), site, progress, start))
         except DivergedError:
@@ -140,7 +139,7 @@ def _one_start(
 ) -> Fit:
     solver, history = plan.solver, list[Info]()
     state = solver.init(plan.seed, plan.shape)  # which checks the settings
-    rounds = int(solver.rounds(plan.shape))  # a whole float will do
+    rounds = int(solver.rounds(plan.shape))
     for number in range(rounds):
         query = solver.ask(state)
         state, info = solver.update(state, solver.answer(query, site))

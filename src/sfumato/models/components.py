@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from sfumato.checks import as_numbers
 from sfumato.errors import DataError
 
 Array = NDArray[Any]
@@ -97,10 +98,10 @@ def match_components(found: Array | Sequence[Array], reference: Array | Sequence
 
 
 def _unit_rows(components: Array | Sequence[Array]) -> list[Array]:
-    matrices = [components] if isinstance(components, np.ndarray) else list(components)
+    matrices = components if isinstance(components, list | tuple) else [components]
     unit = []
     for matrix in matrices:
-        rows = np.asarray(matrix, np.float64)
+        rows = as_numbers("components", matrix)
         if rows.ndim != 2 or not rows.size:
             raise DataError(f"components are rows of a matrix, got an array of shape {rows.shape}")
         length = np.linalg.norm(rows, axis=1, keepdims=True)

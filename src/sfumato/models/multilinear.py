@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from sfumato.checks import check_count
 from sfumato.errors import SettingError
 from sfumato.models.entrywise import CPArrays, TuckerArrays, predict_entries
 from sfumato.parallel import run
@@ -462,8 +463,7 @@ def check_ranks(shape: Sequence[int], ranks: Sequence[int], names: Sequence[str]
     if len(ranks) != len(shape):
         raise SettingError(f"{len(shape)} modes need {len(shape)} ranks, got {len(ranks)}")
     for m, (n, r) in enumerate(zip(shape, ranks, strict=True)):
-        if not isinstance(r, int | np.integer) or r < 1:
-            raise SettingError(f"a rank is a whole number from 1 on, got {r}")
+        check_count(**{"a rank": r})
         if r > n > 0:  # a mode without levels: its rows are kept elsewhere
             raise SettingError(
                 f"rank {r} is larger than mode {repr(names[m]) if names else m} with its {n} levels; "

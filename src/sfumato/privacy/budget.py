@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
-from math import isfinite, log, sqrt
+from math import log, sqrt
 
+from sfumato.checks import check_share, is_number, make_plain, wrong
 from sfumato.errors import SettingError
 
 
@@ -29,10 +30,10 @@ class Budget:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.epsilon) and self.epsilon > 0):
-            raise SettingError(f"epsilon must be a number above zero, got {self.epsilon}")
-        if not 0 <= self.delta < 1:
-            raise SettingError(f"delta must be at least 0 and below 1, got {self.delta}")
+        make_plain(self)
+        if not is_number(self.epsilon) or self.epsilon <= 0:  # of any size: budgets are divided
+            raise wrong("epsilon", "a number above zero", self.epsilon)
+        check_share(True, delta=self.delta)
 
     @property
     def pure(self) -> bool:
@@ -62,8 +63,9 @@ class ZCDP:
     rho: float
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.rho) and self.rho > 0):
-            raise SettingError(f"rho must be a number above zero, got {self.rho}")
+        make_plain(self)
+        if not is_number(self.rho) or self.rho <= 0:
+            raise wrong("rho", "a number above zero", self.rho)
 
     def __add__(self, other: ZCDP) -> ZCDP:
         return ZCDP(self.rho + other.rho)
@@ -82,8 +84,7 @@ class ZCDP:
 
         ``accounting.epsilon_of(ZCDPEvent(rho), delta)`` is tighter.
         """
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie between 0 and 1, got {delta}")
+        check_share(delta=delta)
         return self.rho + 2 * sqrt(-self.rho * log(delta))
 
     @classmethod
@@ -99,7 +100,7 @@ class ZCDP:
 
 
 def _proportions(shares: tuple[float, ...]) -> list[float]:
-    if not shares or not all(isfinite(share) and share > 0 for share in shares):
+    if not shares or not all(is_number(share) and share > 0 for share in shares):
         raise SettingError(f"shares must be numbers above zero, got {shares}")
     whole = sum(shares)
     return [share / whole for share in shares]

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import LEAST_SIZE, MOST_SIZE, is_number, shown
 from sfumato.errors import SettingError, SfumatoError
 
 Array = NDArray[Any]
 _ROUNDING = 2.0**-40  # more than what the arithmetic of clipping a row can add to its length
+_LEAST_RELATIVE_WIDTH = 2.0**-50  # of bounds beside their size: four numbers of double precision
 _LEAST, _MOST = 1e-290, 1e290  # bounds of rows whose sums, and grid, are within the range of numbers
 _GRID_BITS = 22  # a row's coordinates have 22 bits, sums of 2^31 rows at most 53
 
@@ -107,6 +109,19 @@ def clip_sum(contributions: Array, bound: float) -> Clipped:
 
 
 def check_range(low: float, high: float) -> None:
-    """Public bounds that values can be clipped to."""
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise SettingError(f"bounds must be two finite numbers, the lower one first, got {low}, {high}")
+    """Public bounds that values can be clipped to, and computed with in double precision."""
+    if not (is_number(low) and is_number(high) and low < high):
+        raise SettingError(
+            f"bounds must be two finite numbers, the lower one first, got {shown(low)}, {shown(high)}"
+        )
+    size, width = max(abs(low), abs(high)), high - low
+    if not (width >= LEAST_SIZE and size <= MOST_SIZE):
+        raise SettingError(
+            f"bounds must lie at least {LEAST_SIZE:g} apart and within {MOST_SIZE:g} of zero, got "
+            f"{low:g} and {high:g}: give the values in other units"
+        )
+    if width < _LEAST_RELATIVE_WIDTH * size:
+        raise SettingError(
+            f"bounds of {low!r} and {high!r} are so close beside their size that double precision has "
+            "only a few numbers between them: subtract a public constant from the values first"
+        )

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sfumato.checks import check_kind
 from sfumato.errors import BudgetError
 from sfumato.privacy.account import Account, Charged
 from sfumato.privacy.accounting import epsilon_of
@@ -93,6 +94,8 @@ class Ledger:
         limit: Budget | ZCDP | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_kind(AnyUnit, "a unit such as sfumato.Entry()", unit=unit)
+        check_kind(Budget | ZCDP | None, "a Budget or ZCDP", limit=limit)
         self.unit, self.limit = unit, limit
         self._file = None if path is None else LedgerFile(path)
         self._reserved = False

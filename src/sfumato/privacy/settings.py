@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, get_args
 
+from sfumato.checks import (
+    check_choice,
+    check_count,
+    check_kind,
+    check_positive,
+    check_seed,
+    check_share,
+    check_text,
+    given,
+    make_plain,
+    wrong,
+)
 from sfumato.errors import SettingError
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.unit import AnyUnit, Public
@@ -54,22 +66,34 @@ class Privacy:
     rho: float | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if (self.epsilon is None) == (self.rho is None):
             raise SettingError("give a budget: epsilon (and delta), or rho for zCDP")
-        if not self.unit:
+        if isinstance(self.unit, str) and not self.unit:
             raise SettingError(
                 f"say what is protected: {setting('unit', 'value', 'entry')}, or the name of a mode "
                 "such as user"
             )
+        check_kind(str | AnyUnit, "a name or one of the unit types", unit=self.unit)
+        check_count(**given(max_entries=self.max_entries))
         if isinstance(self.method, str) and self.method not in _METHODS:
             raise SettingError(f"there is no method {self.method!r}; there are {', '.join(_METHODS)}")
-        if self.analysis not in _ANALYSES:
-            raise SettingError(f"analysis is one of {', '.join(_ANALYSES)}, got {self.analysis!r}")
+        record = is_dataclass(self.method) and not isinstance(self.method, type)
+        if not isinstance(self.method, str) and not record:
+            wanted = "a name, or a private solver such as sfumato.PrivateBiases()"
+            raise wrong("method", wanted, self.method)
+        check_choice(_ANALYSES, analysis=self.analysis)
+        check_text(noise=self.noise, **given(local=self.local))
+        check_kind(Public, "a Public", public=self.public)
+        check_kind(str | os.PathLike | None, "the path of a file", ledger=self.ledger)
+        check_kind(Budget | None, "a Budget", limit=self.limit)
+        check_seed(**given(seed=self.seed))
         if self.limit is not None and self.ledger is None:
             raise SettingError(
                 f"a limit belongs to a ledger file: name one, {either('ledger=...', '--ledger FILE')}"
             )
-        _ = self.budget  # an impossible one is an error here
+        check_positive(**given(epsilon=self.epsilon, rho=self.rho))
+        check_share(True, delta=self.delta)
 
     @property
     def budget(self) -> Budget | ZCDP:

@@ -15,11 +15,20 @@ unit                        neighbours differ in                    relation    
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, ClassVar
 
+from sfumato.checks import (
+    check_count,
+    check_flag,
+    check_kind,
+    check_positive,
+    check_text,
+    given,
+    make_plain,
+    wrong,
+)
 from sfumato.data.profile import Profile
 from sfumato.errors import SettingError
 from sfumato.surface import either, setting
@@ -57,7 +66,9 @@ class UnitValues:
     replaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_cap(self.max_entries)
+        make_plain(self)
+        check_text(mode=self.mode)
+        check_count(max_entries=self.max_entries)
 
     def __str__(self) -> str:
         return f"up to {self.max_entries:,} values of one {self.mode}"
@@ -110,8 +121,9 @@ class Unit:
     replaces: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.max_entries is not None:
-            _check_cap(self.max_entries)
+        make_plain(self)
+        check_text(mode=self.mode)
+        check_count(**given(max_entries=self.max_entries))
 
     def __str__(self) -> str:
         return f"all entries of one {self.mode}, their presence included"
@@ -146,12 +158,9 @@ class TensorEntry:
     most: ClassVar[int] = 1 << 20  # sums of such values keep the digits that noise is in
 
     def __post_init__(self) -> None:
-        if not 0 < self.change < inf:
-            raise SettingError(f"the change of an entry must be a number above zero, got {self.change}")
-        if not 1e-100 <= self.change <= 1e100:
-            raise SettingError(
-                f"a change of {self.change:g} is out of range: give the tensor in other units"
-            )
+        make_plain(self)
+        check_positive(change=self.change)
+        check_flag(printed=self.printed)
 
     def __str__(self) -> str:
         said = f"one entry of {self._tensor}"
@@ -193,8 +202,8 @@ class Sample:
     norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.norm is not None and not 0 < self.norm < inf:
-            raise SettingError(f"the norm of a sample must be a number above zero, got {self.norm}")
+        make_plain(self)
+        check_positive(**given(norm=self.norm))
 
     def __str__(self) -> str:
         return "one sample of the stream, its presence included"
@@ -277,14 +286,16 @@ class Public:
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        if self.units is not None and (int(self.units) != self.units or self.units < 1):
-            raise SettingError(f"public units must be a whole number from 1 on, got {self.units}")
-        if self.entries is not None and not _counts(self.entries):
-            raise SettingError(f"public entries must be a whole number from 1 on, got {self.entries}")
-        if self.step is not None and not 0 < self.step < float("inf"):
-            raise SettingError(f"a public step must be a number above zero, got {self.step}")
-        if self.spread is not None and not 0 < self.spread < inf:
-            raise SettingError(f"a public spread must be a number above zero, got {self.spread}")
+        make_plain(self)
+        counts = given(units=self.units, entries=self.entries)
+        sizes = given(spread=self.spread, step=self.step)
+        check_count(**{f"public_{name}": count for name, count in counts.items()})
+        check_positive(**{f"public_{name}": size for name, size in sizes.items()})
+        check_kind(Profile | None, "a Profile", profile=self.profile)
+        check_kind(bool | Mapping, "True, or the labels by the name of their mode", labels=self.labels)
+        for mode, labels in ({} if isinstance(self.labels, bool) else self.labels).items():
+            if not isinstance(labels, bool) and not _is_list(labels):
+                raise wrong(f"the public labels of {mode}", "a list of labels, or True", labels)
 
     def labels_of(self, mode: str) -> Sequence[Any] | bool:
         """Labels listed for a mode; True where those in the data are public, False where none are."""
@@ -303,12 +314,9 @@ class Public:
         return labels
 
 
-def _check_cap(max_entries: int) -> None:
-    if not _counts(max_entries):
-        raise SettingError(
-            f"{setting('max_entries')} must be a whole number from 1 on, got {max_entries}"
-        )
-
-
-def _counts(number: float) -> bool:
-    return not isinstance(number, bool) and 1 <= number < inf and int(number) == number
+def _is_list(labels: object) -> bool:
+    return (
+        isinstance(labels, Iterable)
+        and hasattr(labels, "__len__")
+        and not isinstance(labels, str | bytes)
+    )

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_count, check_number, check_positive
 from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.entrywise import (
@@ -39,8 +40,6 @@ from sfumato.solvers.base import (
     Moments,
     MomentsQuery,
     PublicShape,
-    check_count,
-    check_positive,
     moments,
     random_start,
 )
@@ -156,11 +155,11 @@ class ALS:
         else:
             check_positive(ridge=min(shape.per_mode(self.ridge, "ridge", 1.0)))
         per_entry = shape.per_mode(self.ridge_per_entry, "ridge_per_entry", 0.0)
-        if min(per_entry) < 0:
-            raise SettingError("ridge_per_entry must not be negative")
+        check_number(0, ridge_per_entry=min(per_entry))
         if self.learns and any(per_entry):
             raise SettingError('ridge_per_entry needs a ridge of your own: with "learn" it has no part')
         check_positive(bias_ridge=min(shape.per_mode(self.bias_ridge, "bias_ridge", 5.0)))
+        shape.prior_means(self.prior_mean)
         core = shape.make_model(shape.sizes, shape.dtype).free_core.size
         if core > _CORE_LIMIT:
             raise SettingError(

@@ -20,13 +20,13 @@ whole pass over the data by a fused kernel, where going entry by entry through P
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, is_dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import MOST_SIZE, check_kind, check_number, wrong
 from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError, SfumatoError
@@ -36,6 +36,7 @@ from sfumato.privacy.unit import PrivacyUnit
 from sfumato.solvers.own_rows import OwnPrior
 
 Array = NDArray[Any]
+MOST_MEAN = 1000.0  # of a prior in a private fit, where all that is summed has bounds
 MakeModel = Callable[[Sequence[int], Any], Multilinear]
 
 
@@ -71,23 +72,26 @@ class PublicShape:
     def per_mode(self, setting: float | Mapping[str, float], what: str, rest: float) -> list[float]:
         """A setting given as one number, or as a mapping from mode names (``rest`` elsewhere)."""
         if not isinstance(setting, Mapping):
+            check_number(**{what: setting})
             return [float(setting)] * len(self.modes)
         unknown = set(setting) - {mode.name for mode in self.modes}
         if unknown:
             names = ", ".join(mode.name for mode in self.modes)
-            raise SettingError(f"{what} names {sorted(unknown)}, but the modes are {names}")
+            raise SettingError(f"{what} names {sorted(unknown, key=str)}, but the modes are {names}")
+        check_number(**{f"{what} of {name}": number for name, number in setting.items()})
         return [float(setting.get(mode.name, rest)) for mode in self.modes]
 
-    def prior_means(self, given: Mapping[str, float] | None) -> list[float]:
+    def prior_means(self, given: Mapping[str, float] | None, most: float = MOST_SIZE) -> list[float]:
         """What each mode's factor shrinks towards: one for a time mode, zero for the others.
 
         A mode that shrinks to one drops out of the product, so that with little data a tensor with
-        times falls back to the tensor without them.
+        times falls back to the tensor without them. ``most`` is how large they may be.
         """
         usual = {mode.name: 1.0 if mode.bin else 0.0 for mode in self.modes}
+        if given is not None:
+            check_kind(Mapping, "numbers by the names of modes", prior_mean=given)
         means = self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
-        if not np.isfinite(means).all():
-            raise SettingError(f"prior_mean must be numbers, got {given}")
+        check_number(-most, most, **{f"prior_mean[{m}]": mean for m, mean in enumerate(means)})
         return means
 
 
@@ -172,6 +176,29 @@ class PrivateSolver(Protocol[State]):
         """
 
 
+_PARTS = ("name", "rounds", "init", "ask", "answer", "update", "finish")
+_PRIVATE_PARTS = (
+    *_PARTS,
+    "noise",
+    "proof",
+    "proven",
+    "exact",
+    "check",
+    "charges",
+    "assumes",
+    "own_prior",
+)
+
+
+def check_solver(name: str, solver: object, *, private: bool = False) -> None:
+    """A setting that has to be a record with a solver's functions."""
+    parts = _PRIVATE_PARTS if private else _PARTS
+    made = not isinstance(solver, type) and (is_dataclass(solver) or not private)
+    if not made or not all(hasattr(solver, part) for part in parts):
+        example = "sfumato.PrivateBiases()" if private else "sfumato.ALS(sweeps=20)"
+        raise wrong(name, f"a solver by name or as a record, such as {example}", solver)
+
+
 class MomentsQuery(NamedTuple):
     """Ask for the values' moments: the first question of every solver."""
 
@@ -212,18 +239,3 @@ def random_start(model: Multilinear, prior_means: Sequence[float], scale: float,
         factor[:] = mean + scale * generator.standard_normal(factor.shape)
     free = model.free_core
     free[:] = generator.standard_normal(free.shape)
-
-
-def check_positive(**settings: float) -> None:
-    """Each setting a finite number above zero."""
-    for name, value in settings.items():
-        if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
-            raise SettingError(f"{name} must be a number above zero, got {value}")
-
-
-def check_count(**settings: int) -> None:
-    """Each setting a whole number from one on."""
-    for name, value in settings.items():
-        is_number = isinstance(value, Real)
-        if not (is_number and np.isfinite(value) and int(value) == value and value >= 1):
-            raise SettingError(f"{name} must be a whole number from 1 on, got {value}")

@@ -12,17 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_count, check_positive
 from sfumato.data.layout import Site
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import (
-    Info,
-    Moments,
-    MomentsQuery,
-    PublicShape,
-    check_count,
-    check_positive,
-    moments,
-)
+from sfumato.solvers.base import Info, Moments, MomentsQuery, PublicShape, moments
 
 Array = NDArray[Any]
 
@@ -63,10 +56,12 @@ class Backfitting:
     def rounds(self, shape: PublicShape) -> int:
         return 1 + self.sweeps * len(shape.sizes)
 
-    def init(self, seed: int, shape: PublicShape) -> State:  # noqa: ARG002
-        if self.sweeps:
-            check_count(sweeps=self.sweeps)
+    def check(self, shape: PublicShape) -> None:  # noqa: ARG002
+        check_count(0, sweeps=self.sweeps)
         check_positive(ridge=self.ridge)
+
+    def init(self, seed: int, shape: PublicShape) -> State:  # noqa: ARG002
+        self.check(shape)
         return State(shape.make_model(shape.sizes, shape.dtype))
 
     def ask(self, state: State) -> MomentsQuery | BiasQuery:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import is_number, wrong
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
 from sfumato.data.relations import Relation, Relations
@@ -89,9 +89,10 @@ class CoupledShape:
         by_name = setting if isinstance(setting, Mapping) else dict.fromkeys(names, setting)
         unknown = set(by_name) - set(names)
         if unknown:
-            raise SettingError(f"{what} names {sorted(unknown)}, but there are {', '.join(names)}")
-        if not all(each is None or isinstance(each, Real) for each in by_name.values()):
-            raise SettingError(f"{what} is a number, or numbers by mode name, got {setting!r}")
+            listed = sorted(unknown, key=str)
+            raise SettingError(f"{what} names {listed}, but there are {', '.join(names)}")
+        if not all(each is None or is_number(each) for each in by_name.values()):
+            raise wrong(what, "a number, or numbers by mode name", setting)
         return [by_name.get(name) for name in names]
 
 

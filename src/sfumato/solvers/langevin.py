@@ -42,12 +42,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from numbers import Real
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import (
+    as_pair,
+    check_choice,
+    check_count,
+    check_flag,
+    check_number,
+    check_positive,
+    given,
+)
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
 from sfumato.data.relations import Relation
@@ -55,14 +63,7 @@ from sfumato.errors import DataError, SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.posterior import Family, Posterior
 from sfumato.parallel import run
-from sfumato.solvers.base import (
-    DivergedError,
-    Info,
-    PublicShape,
-    check_count,
-    check_positive,
-    start_generator,
-)
+from sfumato.solvers.base import DivergedError, Info, PublicShape, start_generator
 from sfumato.solvers.coupled import (
     Block,
     CoupledShape,
@@ -213,9 +214,8 @@ class Langevin:
     # -- the four functions -----------------------------------------------------------------------
 
     def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
-        self._check()
+        self.check(shape)
         coupled = self._shape(shape)
-        self._check_shape(coupled)
         chains = tuple(self._start(coupled, seed, number) for number in range(self.chains))
         kept = Posterior.empty(coupled.zeros(), self.model, self.chains, self.samples)
         return State(coupled, seed, chains, kept)
@@ -231,7 +231,7 @@ class Langevin:
     def answer(
         self, query: SlopeQuery | LossQuery, site: Site | CoupledSite
     ) -> tuple[Slopes, ...] | Losses:
-        entries = coupled_site(site, _DIVERGENCE[self.model], self.check)
+        entries = coupled_site(site, _DIVERGENCE[self.model], self.check_relation)
         if isinstance(query, LossQuery):
             parts = range(len(entries.parts))
             sums = [[divergence(model, entries, v) for v in parts] for model in query.models]
@@ -273,36 +273,33 @@ class Langevin:
         alone = 1.0 if self.model == "poisson" else self.dispersion
         return replace(coupled, dispersions=(alone,))
 
+    def check(self, shape: PublicShape | CoupledShape) -> None:
+        """Refuse settings that are impossible, or do not fit the shape."""
+        self._check()
+        self._check_shape(self._shape(shape))
+
     def _check(self) -> None:
-        for what, choices in (("model", Family), ("preconditioner", Preconditioner)):
-            if getattr(self, what) not in get_args(choices):
-                known = ", ".join(get_args(choices))
-                raise SettingError(f"{what} is one of {known}, got {getattr(self, what)!r}")
-        counts: dict[str, Any] = {"samples": self.samples, "thin": self.thin, "chains": self.chains}
-        if self.burn_in != 0:
-            counts["burn_in"] = self.burn_in
-        if self.batch is not None and self.batch != "all":
-            counts["batch"] = self.batch
-        check_count(**counts)
-        for what, count in counts.items():
-            if not isinstance(count, int | np.integer):
-                raise SettingError(f"{what} must be an integer, got {count!r}")
-        if not (isinstance(self.decay, Real) and (self.decay == 0 or 0.5 < self.decay <= 1)):
+        check_choice(get_args(Family), model=self.model)
+        check_choice(get_args(Preconditioner), preconditioner=self.preconditioner)
+        check_flag(by_component=self.by_component)
+        check_count(samples=self.samples, thin=self.thin, chains=self.chains)
+        check_count(0, burn_in=self.burn_in)
+        if not (isinstance(self.batch, str) and self.batch == "all"):
+            check_count(**given(batch=self.batch))
+        check_number(0, 1, decay=self.decay)
+        if 0 < self.decay <= 0.5:
             raise SettingError(
                 "decay is above 0.5, or the squares of the steps would have no finite sum, and 1 at "
                 f"most, or the steps would have one; got {self.decay}. 0 keeps steps constant, for "
                 "samples from near the posterior"
             )
-        given = {"step": self.step, "offset": self.offset, "dispersion": self.dispersion}
-        check_positive(**{what: value for what, value in given.items() if value is not None})
+        check_positive(**given(step=self.step, offset=self.offset, dispersion=self.dispersion))
         check_positive(start_scale=self.start_scale)
         if self.preconditioner == "curvature" and self.step is not None and self.step > 1:
             raise SettingError(f"steps by curvature are at most 1, got {self.step}")
         for what in ("precision_prior", "noise_prior"):
-            pair = getattr(self, what)
-            if np.shape(pair) != (2,):
-                raise SettingError(f"{what} is a shape and a rate, got {pair!r}")
-            check_positive(**{f"the shape of {what}": pair[0], f"the rate of {what}": pair[1]})
+            first, second = as_pair(what, getattr(self, what), "a shape and a rate")
+            check_positive(**{f"the shape of {what}": first, f"the rate of {what}": second})
 
     def _check_shape(self, shape: CoupledShape) -> None:
         wanted = _DIVERGENCE[self.model]
@@ -327,7 +324,7 @@ class Langevin:
                 + either("keep fewer samples and thin more, or use float32", "use fewer --rounds")
             )
 
-    def check(self, relation: Relation) -> None:
+    def check_relation(self, relation: Relation) -> None:
         """Refuse values that the model cannot have."""
         values, name = relation.tensor.values, relation.name
         if not np.isfinite(values).all():

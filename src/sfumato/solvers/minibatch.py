@@ -23,8 +23,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_count, check_share, given
 from sfumato.data.layout import Site, make_grid
-from sfumato.errors import SettingError
 from sfumato.models.entrywise import (
     add_kronecker,
     bias_sum,
@@ -37,7 +37,7 @@ from sfumato.models.entrywise import (
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import inlined, kernel, run
 from sfumato.simd import add, aligned_zeros, line_length, load, multiply, spread, store
-from sfumato.solvers.base import PublicShape, check_count
+from sfumato.solvers.base import PublicShape
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
 
 Array = NDArray[Any]
@@ -248,10 +248,8 @@ class MinibatchSGD(PassSolver):
 
     def check(self, shape: PublicShape) -> None:
         super().check(shape)
-        if not 0 <= self.momentum < 1:
-            raise SettingError(f"momentum must be at least 0 and below 1, got {self.momentum}")
-        if self.batch is not None:
-            check_count(batch=self.batch)
+        check_share(True, momentum=self.momentum)
+        check_count(**given(batch=self.batch))
 
     def step_at(self, done: int) -> float:
         return self.step * 0.5 * (1 + float(np.cos(np.pi * done / self.passes)))

@@ -27,13 +27,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_count, check_positive
 from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.layout import Site
 from sfumato.data.relations import Relation, check_divergence
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import Info, PublicShape, check_count
+from sfumato.solvers.base import Info, PublicShape
 from sfumato.solvers.coupled import (
     Block,
     CoupledShape,
@@ -106,18 +107,22 @@ class Multiplicative:
     def rounds(self, shape: PublicShape | CoupledShape) -> int:
         return self.sweeps * self._shape(shape).steps
 
+    def check(self, shape: PublicShape | CoupledShape) -> None:
+        """Refuse settings that are impossible, or do not fit the shape."""
+        check_count(sweeps=self.sweeps)
+        self._priors(self._shape(shape))
+
     def _shape(self, shape: PublicShape | CoupledShape) -> CoupledShape:
         check_divergence("tensor", self.divergence)
         return coupled_shape(shape, self.divergence, _WHAT)
 
-    def check(self, relation: Relation) -> None:
+    def check_relation(self, relation: Relation) -> None:
         """Refuse values that these updates cannot fit."""
         check_not_negative(relation)
 
     def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
-        check_count(sweeps=self.sweeps)
+        self.check(shape)
         coupled = self._shape(shape)
-        self._priors(coupled)
         dispersions = np.array([1.0 if phi is None else phi for phi in coupled.dispersions])
         seen = tuple(np.zeros(size, bool) for size in coupled.sizes)
         return State(shape, coupled, positive_start(coupled, seed), dispersions, seen)
@@ -129,7 +134,7 @@ class Multiplicative:
         return SumsQuery(state.model, state.shape.blocks[number], 1 / state.dispersions)
 
     def answer(self, query: SumsQuery | DivergenceQuery, site: Site | CoupledSite) -> Any:
-        entries = coupled_site(site, self.divergence, self.check)
+        entries = coupled_site(site, self.divergence, self.check_relation)
         if isinstance(query, DivergenceQuery):
             sums = [divergence(query.model, entries, v) for v in range(len(entries.parts))]
             return Divergences(np.array(sums), np.array([part.cells for part in entries.parts]))
@@ -190,8 +195,7 @@ class Multiplicative:
             if a is None or b is None:
                 priors.append(None)
                 continue
-            if not (0 < a < np.inf and 0 < b < np.inf):
-                raise SettingError(f"a prior's shape and mean are numbers above zero, got {a} and {b}")
+            check_positive(prior_shape=a, prior_mean=b)
             priors.append((a, a / b))
         return priors
 

@@ -11,12 +11,13 @@ paper's is the last). As in the paper there is neither a mean nor a bias, whatev
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import as_pair, check_kind, check_positive
 from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
@@ -25,7 +26,7 @@ from sfumato.privacy.clip import check_range, clip_values
 from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Laplace, PurePass
 from sfumato.privacy.unit import Value
-from sfumato.solvers.base import Info, PublicShape, check_positive
+from sfumato.solvers.base import Info, PublicShape
 from sfumato.solvers.passes import State as Descending
 from sfumato.solvers.sequential import Perturbation, SequentialSGD
 from sfumato.solvers.vector_noise import rowwise_noise
@@ -51,7 +52,10 @@ class _Paper:
 
     def check(self, shape: PublicShape) -> None:
         check_positive(noise=self.noise)
+        check_kind(SequentialSGD, "a SequentialSGD", descent=self.descent)
         self.descent.check(shape)
+        if shape.bounds is not None:
+            check_range(*shape.bounds)
         if shape.unit is not None and not isinstance(shape.unit, Value):
             raise SettingError(
                 "the paper's analyses are about one observed value: use the unit 'value', or the "
@@ -102,7 +106,7 @@ class PaperInput(_Paper):
     def check(self, shape: PublicShape) -> None:
         super().check(shape)
         if self.clamp is not None:
-            check_range(*self.clamp)
+            check_range(*as_pair("clamp", self.clamp, "two numbers, the lower one first"))
 
     def assumes(self, shape: PublicShape) -> tuple[str, ...]:
         given = () if shape.bounds else ("the least and the largest value are public",)
@@ -161,8 +165,8 @@ class _PaperDescent(_Paper):
     def check(self, shape: PublicShape) -> None:
         super().check(shape)
         self.noisy_mode(shape)
-        if not self.clip > 0:
-            raise SettingError(f"the clipping constant must be above zero, got {self.clip}")
+        if not (isinstance(self.clip, float) and self.clip == inf):  # infinite: not clipped
+            check_positive(clip=self.clip)
 
     def noisy_mode(self, shape: PublicShape) -> int:
         """The mode that gets noise: by default the last, as in the paper."""
@@ -180,7 +184,7 @@ class _PaperDescent(_Paper):
         """All passes, and the largest norm of the chosen mode's clipped gradients."""
         state, largest = start, 0.0
         mode = self.noisy_mode(start.shape)
-        perturbation = Perturbation(mode, start.model.ranks[mode], self.clip, scale)
+        perturbation = Perturbation(mode, start.model.ranks[mode], float(self.clip), scale)
         for _ in range(self.descent.passes):
             query = self.descent.ask(state)
             result, met = self.descent.perturbed_pass(query, site, perturbation, stream)  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_count, check_number, check_positive
 from sfumato.data.layout import Site
-from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.simd import aligned_zeros
 from sfumato.solvers.base import (
@@ -24,8 +24,6 @@ from sfumato.solvers.base import (
     Moments,
     MomentsQuery,
     PublicShape,
-    check_count,
-    check_positive,
     moments,
     random_start,
 )
@@ -110,14 +108,10 @@ class PassSolver(ABC):
     def check(self, shape: PublicShape) -> None:
         check_count(passes=self.passes)
         check_positive(step=self.step, init_scale=self.init_scale)
-        penalties = [
-            *shape.per_mode(self.ridge, "ridge", 0.0),
-            *shape.per_mode(self.ridge_per_entry, "ridge_per_entry", 0.0),
-            self.bias_ridge,
-            self.core_ridge,
-        ]
-        if min(penalties) < 0 or not np.all(np.isfinite(penalties)):
-            raise SettingError("penalties must be finite and not negative")
+        check_number(0, bias_ridge=self.bias_ridge, core_ridge=self.core_ridge)
+        for what, penalty in (("ridge", self.ridge), ("ridge_per_entry", self.ridge_per_entry)):
+            check_number(0, **{what: min(shape.per_mode(penalty, what, 0.0))})
+        shape.prior_means(self.prior_mean)
 
     def rounds(self, shape: PublicShape) -> int:  # noqa: ARG002
         return 1 + self.passes

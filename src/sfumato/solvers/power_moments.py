@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from sfumato.checks import check_choice
 from sfumato.data.samples import MOST_ROWS
 from sfumato.errors import DataError, SettingError
 from sfumato.solvers.power import Query
@@ -266,14 +267,13 @@ def check_sums(total: Array, batch: Any, before: int) -> None:
 
 def make_moment(name: str, order: int, norm: float | None = None, *, private: bool = False) -> Any:
     """A moment by its name."""
+    check_choice(("samples", "documents"), moment=name)
     if name == "documents":
         if order != 3:
             raise SettingError(f"documents have a moment of order 3 here, got order {order}")
         if norm is not None:
             raise SettingError("documents need no bound: leave the norm of the sample out")
         return DocumentMoment(private)
-    if name != "samples":
-        raise SettingError(f"moment is 'samples' or 'documents', got {name!r}")
     if private and norm is None:
         raise SettingError(
             "say how long a sample may be, sfumato.Sample(norm=...): longer ones are shortened"

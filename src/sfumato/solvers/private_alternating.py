@@ -24,12 +24,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import (
+    LEAST_SIZE,
+    MOST_ROUNDS,
+    check_choice,
+    check_count,
+    check_number,
+    check_positive,
+    wrong,
+)
 from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
@@ -55,14 +64,7 @@ from sfumato.solvers.alternating_queries import (
     scatter_statistics,
     symmetric,
 )
-from sfumato.solvers.base import (
-    DivergedError,
-    Info,
-    PublicShape,
-    check_count,
-    check_positive,
-    start_generator,
-)
+from sfumato.solvers.base import MOST_MEAN, DivergedError, Info, PublicShape, start_generator
 from sfumato.solvers.contributions import MOST_NUMBERS
 from sfumato.solvers.own_rows import OwnPrior
 from sfumato.solvers.private_biases import BiasRelease, BiasState, Known, PrivateBiases, entry_weight
@@ -82,7 +84,6 @@ _SCATTER_SHARE, _OWN_SHARE = 0.005, 0.02  # of the budget, for residuals and for
 _FIRST_POWER, _LEAST_POWER = 0.03, 0.004  # variance that a component explains, over that of the values
 _TIME_POWER = 0.1  # of another mode's, of what a time mode's rows differ from one by
 _WEIGHT_POWER = 0.4  # units' entries weigh less at popular levels: by count^-0.4
-_MOST_MEAN = 1000.0  # of a factor
 _TAIL = 3.0  # a product with one more factor has a fourth moment this many times as large
 
 
@@ -241,21 +242,19 @@ class PrivateAlternating:
             raise SettingError("an alternating fit starts from mean and biases: use method 'gradient'")
         if np.dtype(shape.dtype) != np.float64:
             raise SettingError("an alternating fit computes in float64: leave the dtype out")
-        if self.statistics not in ("gradient", "normal"):
-            raise SettingError(f'statistics is "gradient" or "normal", got {self.statistics!r}')
+        check_choice(("gradient", "normal"), statistics=self.statistics)
         check_positive(noise=self.noise)
         s = self.settings(shape)
-        check_count(sweeps=s.sweeps)
+        check_count(1, MOST_ROUNDS, sweeps=s.sweeps)
+        check_count(0, held_sweeps=s.held_sweeps)
         check_positive(residual_clip=s.residual_clip, feature_clip=s.feature_clip)
-        check_positive(unit_clip=s.unit_clip, bias_weight=s.bias_weight, last_step=s.last_step)
-        if not s.held_sweeps >= 0 or s.last_step > 1:
-            raise SettingError("held_sweeps is 0 or more, and last_step at most 1")
-        if not -1 < s.growth < inf:
-            raise SettingError(f"growth must be a number above -1, got {s.growth}")
-        if not 0 < s.bias_share <= 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE):
-            raise SettingError("bias_share lies between 0 and 0.95")
-        if max(map(abs, shape.prior_means(self.prior_mean))) > _MOST_MEAN:
-            raise SettingError(f"prior_mean is at most {_MOST_MEAN:g} in size, got {self.prior_mean}")
+        check_positive(unit_clip=s.unit_clip, bias_weight=s.bias_weight)
+        check_number(LEAST_SIZE, 1, last_step=s.last_step)
+        check_number(growth=s.growth)
+        if s.growth <= -1:
+            raise wrong("growth", "a number above -1", s.growth)
+        check_number(LEAST_SIZE, 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE), bias_share=s.bias_share)
+        shape.prior_means(self.prior_mean, MOST_MEAN)
         model = shape.make_model(shape.sizes, shape.dtype)
         if max(model.shape) * (max(model.ranks) + 1) * (max(model.ranks) + 2) > MOST_NUMBERS:
             raise SettingError(

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import MOST_ROUNDS, check_count, check_flag, check_positive, given
 from sfumato.data.layout import Site
 from sfumato.data.tensor import find_mode
 from sfumato.errors import SettingError
@@ -41,7 +42,7 @@ from sfumato.privacy.clip import Clipped, check_range
 from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian, Laplace, Noisy
 from sfumato.privacy.unit import UnitValues
-from sfumato.solvers.base import Info, PublicShape, check_positive
+from sfumato.solvers.base import Info, PublicShape
 from sfumato.solvers.contributions import (
     Contribution,
     arrange,
@@ -172,6 +173,7 @@ class Known:
     def check(self) -> None:
         shape = self.shape
         check_positive(noise=self.noise)
+        check_flag(pure=self.pure)
         if shape.unit is None:
             raise SettingError("a private fit needs a unit of privacy")
         if shape.bounds is None:
@@ -461,8 +463,7 @@ class PrivateBiases:
 
     def check(self, shape: PublicShape) -> None:
         self._known(shape).check()
-        if self.sweeps is not None and (int(self.sweeps) != self.sweeps or self.sweeps < 1):
-            raise SettingError(f"sweeps must be a whole number from 1 on, got {self.sweeps}")
+        check_count(1, MOST_ROUNDS, **given(sweeps=self.sweeps))
 
     def steps(self, shape: PublicShape) -> tuple[Step, ...]:
         """The draws in order, their shares adding up to one."""

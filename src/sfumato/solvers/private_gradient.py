@@ -24,6 +24,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import (
+    MOST_ROUNDS,
+    check_count,
+    check_kind,
+    check_number,
+    check_positive,
+    check_share,
+)
 from sfumato.data.layout import Site
 from sfumato.data.tensor import find_mode
 from sfumato.errors import SettingError
@@ -34,7 +42,7 @@ from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian, Noisy, PoissonGaussian
 from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues
 from sfumato.simd import aligned_zeros
-from sfumato.solvers.base import Info, PublicShape, check_count, check_positive, start_generator
+from sfumato.solvers.base import MOST_MEAN, Info, PublicShape, start_generator
 from sfumato.solvers.own_rows import OwnPrior, RowNoise
 from sfumato.solvers.private_kernels import (
     Memory,
@@ -221,15 +229,16 @@ class PrivateSGD:
         check_range(*shape.bounds)
         if isinstance(shape.unit, Unit) and shape.local not in (None, unit_mode(shape)):
             raise SettingError(f"rows can stay with their owners for mode {shape.unit.mode!r} only")
+        check_positive(noise=self.noise)
         s = self.settings(shape)
-        check_count(passes=s.passes)
-        check_positive(noise=self.noise, clip=s.clip, step=s.step, last_step=s.last_step)
-        check_positive(typical=s.typical, rate=s.rate)
-        if not 1e-9 <= s.rate <= 1 or max(s.step, s.last_step) >= 1:
-            raise SettingError("a rate is at most 1 (and at least 1e-9), and a step below 1")
-        if not 0 < s.levels_share < 1 or not 0 <= s.bias_share < 1:
-            raise SettingError("levels_share and bias_share lie between 0 and 1")
-        shape.prior_means(self.prior_mean)
+        check_count(1, MOST_ROUNDS, passes=s.passes)
+        check_positive(clip=s.clip, typical=s.typical)
+        check_number(1e-9, 1, rate=s.rate)
+        check_share(step=s.step, last_step=s.last_step, levels_share=s.levels_share)
+        check_share(True, bias_share=s.bias_share)
+        shape.prior_means(self.prior_mean, MOST_MEAN)
+        if self.start is not None:
+            check_kind(Start, "the Start of a released bias predictor", start=self.start)
 
     def step_multiplier(self, shape: PublicShape) -> float:
         """Noise multiplier of a step, so that all of them cost about what the levels leave.

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import as_pair, check_choice, check_count, check_positive, given
 from sfumato.data import prepare
 from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor
@@ -34,7 +35,7 @@ from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian, Laplace, Mechanism, RandomisedResponse
 from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues, Value
 from sfumato.solvers import als
-from sfumato.solvers.base import Info, PublicShape, check_count, check_positive
+from sfumato.solvers.base import Info, PublicShape
 from sfumato.solvers.channel import (
     Additive,
     Evidence,
@@ -132,10 +133,8 @@ class InputPerturbation:
 
     def check(self, shape: PublicShape) -> None:
         check_positive(noise=self.noise)
-        check_count(sweeps=_default(self.sweeps, 1), starts=_default(self.starts, 1))
-        laws = get_args(NoiseLaw)
-        if self.noise_law not in laws:
-            raise SettingError(f"noise_law is one of {', '.join(laws)}, got {self.noise_law!r}")
+        check_count(**given(sweeps=self.sweeps, starts=self.starts))
+        check_choice(get_args(NoiseLaw), noise_law=self.noise_law)
         unit, bounds = _public(shape)
         check_range(*bounds)
         if shape.local is not None:
@@ -158,10 +157,11 @@ class InputPerturbation:
             if round(steps) < 1 or abs(steps - round(steps)) > 1e-6:
                 raise SettingError(f"a step of {self.step:g} does not lead from {low:g} to {high:g}")
         if self.clamp is not None:
-            check_range(*self.clamp)
+            clamp = as_pair("clamp", self.clamp, "two numbers, the lower one first")
+            check_range(*clamp)
             if unit.hides_presence or self.noise_law == "response":
                 raise SettingError("only values with noise added to them can be clamped")
-            if not self.clamp[0] < (low + high) / 2 < self.clamp[1]:
+            if not clamp[0] < (low + high) / 2 < clamp[1]:
                 raise SettingError("a clamp has to hold the middle of the bounds")
 
     def _check_dense(self, shape: PublicShape) -> None:

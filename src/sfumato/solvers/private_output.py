@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_choice, check_positive
 from sfumato.data.layout import ByMode, Site
 from sfumato.data.prepare import cap
 from sfumato.data.tensor import find_mode
@@ -41,12 +42,12 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import inlined, kernel, run
 from sfumato.privacy.accounting import calibrate, gaussian_multiplier
 from sfumato.privacy.budget import Budget
-from sfumato.privacy.clip import Clipped, clip_values
+from sfumato.privacy.clip import Clipped, check_range, clip_values
 from sfumato.privacy.events import Composed
 from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian, Noisy, RowwiseVectorLaplace
 from sfumato.privacy.unit import Unit, UnitValues, Value
-from sfumato.solvers.base import Info, PrivateSolver, PublicShape, check_positive
+from sfumato.solvers.base import Info, PrivateSolver, PublicShape, check_solver
 from sfumato.solvers.private_passes import spread_of
 from sfumato.surface import either, setting
 
@@ -407,10 +408,10 @@ class PrivateOutput:
 
     def check(self, shape: PublicShape) -> None:
         check_positive(noise=self.noise, output_noise=self.output_noise)
-        if self.noise_law not in ("vector", "gaussian"):
-            raise SettingError(f"the noise law is 'vector' or 'gaussian', got {self.noise_law!r}")
+        check_choice(("vector", "gaussian"), noise_law=self.noise_law)
         if shape.unit is None or shape.bounds is None:
             raise SettingError("output perturbation needs a unit and public bounds of the values")
+        check_range(*shape.bounds)
         if isinstance(shape.unit, Unit) and shape.unit.max_entries is None:
             raise SettingError(
                 f"output perturbation needs a cap on the entries of one {shape.unit.mode}: "
@@ -428,6 +429,7 @@ class PrivateOutput:
             if self.others.shape != shape.sizes:
                 raise SettingError(f"the public model is for {self.others.shape}, not {shape.sizes}")
         else:
+            check_solver("others", self.others, private=True)
             self.others.check(shape)
             if not self.others.proven:
                 raise SettingError("the other factors' stage has to be proven for this to be")

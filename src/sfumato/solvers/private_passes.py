@@ -32,16 +32,24 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import (
+    LEAST_SIZE,
+    MOST_ROUNDS,
+    check_choice,
+    check_count,
+    check_number,
+    check_positive,
+)
 from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.entrywise import add_kronecker, bias_sum, evaluate, locate, row_width, workspace
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import kernel, run
-from sfumato.privacy.clip import Clipped, clip_values
+from sfumato.privacy.clip import Clipped, check_range, clip_values
 from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Laplace, Mechanism, PurePass
 from sfumato.privacy.unit import Value
-from sfumato.solvers.base import Info, PublicShape, check_count, check_positive, random_start
+from sfumato.solvers.base import MOST_MEAN, Info, PublicShape, random_start
 from sfumato.solvers.contributions import cut, grid
 from sfumato.solvers.vector_noise import add_vector_noise, vector_noise_reference
 
@@ -235,12 +243,12 @@ class PrivatePasses:
     exact: ClassVar[bool] = False
 
     def check(self, shape: PublicShape) -> None:
-        check_count(passes=self.passes)
-        check_positive(clip=self.clip, step=self.step, init_scale=self.init_scale, noise=self.noise)
-        if not 0 <= self.ridge < inf:
-            raise SettingError(f"the ridge must be finite and not negative, got {self.ridge}")
-        if self.noise_law not in ("vector", "residual"):
-            raise SettingError(f"the noise law is 'vector' or 'residual', got {self.noise_law!r}")
+        check_count(1, MOST_ROUNDS, passes=self.passes)
+        check_positive(clip=self.clip, step=self.step, noise=self.noise)
+        check_number(LEAST_SIZE, MOST_MEAN, init_scale=self.init_scale)
+        check_number(0, 1 / self.step, ridge=self.ridge)  # more would push beyond what it pulls to
+        check_choice(("vector", "residual"), noise_law=self.noise_law)
+        shape.prior_means(self.prior_mean, MOST_MEAN)
         if not isinstance(shape.unit, Value):
             raise SettingError(
                 "noise on single steps hides values, not whether entries are there: it needs the "
@@ -248,6 +256,7 @@ class PrivatePasses:
             )
         if shape.bounds is None:
             raise SettingError("this needs public bounds of the values")
+        check_range(*shape.bounds)
         if shape.local is not None:
             raise SettingError("this releases every factor: no mode can stay with its owners")
 
@@ -329,12 +338,12 @@ class PrivatePasses:
         targets = (clip_values(tensor.values, low, high).values - query.mean) / spread
         order = np.random.default_rng([query.seed, query.done]).permutation(tensor.n_entries)
         settings = Settings(
-            self.clip,
+            float(self.clip),
             (high - low) / spread,
             self.shares(shape)[1],
             self.noise_law == "vector",
             self.step_at(shape, query.done, tensor.n_entries),
-            self.ridge,
+            float(self.ridge),
             shape.fit_biases,
         )
         task = partial(

@@ -20,12 +20,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.checks import check_positive
 from sfumato.data.layout import Grid, Site, make_grid
 from sfumato.models.entrywise import bias_sum, evaluate, locate, row_width, step_core, workspace
 from sfumato.models.multilinear import Multilinear
 from sfumato.parallel import kernel, run, scratch
 from sfumato.simd import add, element, line_length, load, multiply, prefetch, spread, store
-from sfumato.solvers.base import PublicShape, check_positive
+from sfumato.solvers.base import PublicShape
 from sfumato.solvers.passes import PassQuery, PassResult, PassSolver, Penalty
 
 Array = NDArray[Any]

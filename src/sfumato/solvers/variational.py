@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, polygamma, xlogy
 
+from sfumato.checks import check_count, check_flag, check_positive
 from sfumato.data.coupled_layout import CoupledSite, RelationSite
 from sfumato.data.layout import Site
 from sfumato.data.relations import Relation
@@ -37,7 +38,7 @@ from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import Info, PublicShape, check_count, start_generator
+from sfumato.solvers.base import Info, PublicShape, start_generator
 from sfumato.solvers.coupled import (
     Block,
     CoupledShape,
@@ -101,13 +102,19 @@ class Variational:
     def rounds(self, shape: PublicShape | CoupledShape) -> int:
         return self.sweeps * coupled_shape(shape, 1.0, _WHAT).steps
 
-    def check(self, relation: Relation) -> None:
+    def check(self, shape: PublicShape | CoupledShape) -> None:
+        """Refuse settings that are impossible, or do not fit the shape."""
+        check_count(sweeps=self.sweeps)
+        check_flag(learn_prior=self.learn_prior)
+        self._priors(coupled_shape(shape, 1.0, _WHAT))
+
+    def check_relation(self, relation: Relation) -> None:
         """Refuse what is not Poisson."""
         _check_poisson(relation.name, relation.divergence, relation.dispersion)
         check_not_negative(relation)
 
     def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
-        check_count(sweeps=self.sweeps)
+        self.check(shape)
         coupled = replace(coupled_shape(shape, 1.0, _WHAT), dtype=np.float64)
         for part, p, phi in zip(coupled.parts, coupled.divergences, coupled.dispersions, strict=True):
             _check_poisson(part.name, p, phi)
@@ -123,7 +130,7 @@ class Variational:
         return SumsQuery(state.posterior, state.shape.blocks[number])
 
     def answer(self, query: SumsQuery | LikelihoodQuery, site: Site | CoupledSite) -> Any:
-        entries, posterior = coupled_site(site, 1.0, self.check), query.posterior
+        entries, posterior = coupled_site(site, 1.0, self.check_relation), query.posterior
         if isinstance(query, LikelihoodQuery):
             return _likelihood(posterior, entries)
         models = Models(posterior.geometric, posterior.means, _LEAST)
@@ -180,8 +187,7 @@ class Variational:
             raise SettingError(
                 f"prior_shape lies between {low:g} and {high:,.0f}, got {self.prior_shape}"
             )
-        if not ((means > 0) & (means < np.inf)).all():
-            raise SettingError(f"prior_mean is a number above zero, got {self.prior_mean}")
+        check_positive(prior_mean=means.min())
         return shapes, means
 
 

@@ -305,7 +305,7 @@ def test_the_gaussian_bound_is_given_where_all_noise_is_gaussian_and_nowhere_els
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"runs": 39}, "40 runs or more"),
+        ({"runs": 39}, "runs must be a whole number from 40 on"),
         ({"confidence": 1.0}, "between 0 and 1"),
         ({"canaries": ["full"]}, "needs a unit that is a mode"),
         ({"sees": ["factor_9"]}, "no part factor_9"),

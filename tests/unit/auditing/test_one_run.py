@@ -361,8 +361,8 @@ def test_jobs_can_be_sent_to_other_processes():
 @pytest.mark.parametrize(
     ("estimator", "options", "message"),
     [
-        (private(), {"canaries": 9}, "10 canaries or more"),
-        (private(), {"references": 1}, "2 references or more"),
+        (private(), {"canaries": 9}, "canaries must be a whole number from 10 on"),
+        (private(), {"references": 1}, "references must be a whole number from 2 on"),
         (private(), {"confidence": 1.0}, "confidence"),
         (private("alternating"), {"delta": 0.0}, "nothing is promised at delta = 0"),
         (private(), {"canaries": 601}, "601 canaries need as many cells that are not observed.* 600"),

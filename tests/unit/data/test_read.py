@@ -260,7 +260,7 @@ def test_a_tensor_passes_through(expected):
         ({"modes": ["user", "user"], "value": "rating"}, "'user' is named twice"),
         ({"modes": ["user", "item"], "value": "item"}, "'item' is named twice"),
         ({"modes": ["user"], "value": "rating"}, "two modes or more, got user"),
-        ({"modes": "user", "value": "rating"}, "modes is a list of column names"),
+        ({"modes": "user", "value": "rating"}, "modes must be a list of names"),
         ({**CALL, "bins": {"when": "year"}}, "unknown time bin 'year'"),
         ({**CALL, "bins": {"rating": "day"}}, "'rating', which is not one of the modes"),
         ({**CALL, "bounds": (5, 1)}, "bounds must be finite"),

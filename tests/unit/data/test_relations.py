@@ -198,9 +198,13 @@ BAD = [
     (lambda: sf.Relations({"a": TRIPS}, divergence=np.nan), SettingError, "between 0 and 3"),
     (lambda: sf.Relations({"a": TRIPS}, divergence="kl"), SettingError, "1 Kullback-Leibler"),
     (lambda: sf.Relations({"a": TRIPS}, dispersion=0.0), SettingError, "above zero"),
-    (lambda: sf.Relations({"a": TRIPS}, dispersion="auto"), SettingError, "or None, got 'auto'"),
-    (lambda: sf.Relations({"a": TRIPS}, absent="none"), SettingError, "'missing' or 'zero'"),
-    (lambda: sf.Relations({"a": TRIPS}, structure="svd"), SettingError, "'cp' or 'tucker'"),
+    (
+        lambda: sf.Relations({"a": TRIPS}, dispersion="auto"),
+        SettingError,
+        "or None",
+    ),
+    (lambda: sf.Relations({"a": TRIPS}, absent="none"), SettingError, "one of missing, zero"),
+    (lambda: sf.Relations({"a": TRIPS}, structure="svd"), SettingError, "one of cp, tucker"),
     (lambda: sf.Relations({"a": TRIPS}, divergence={"b": 1.0}), SettingError, "relations are a"),
     (lambda: sf.Relations({"a": TRIPS})["b"], SettingError, "no relation 'b'"),
 ]

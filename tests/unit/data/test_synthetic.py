@@ -27,7 +27,7 @@ def test_cp_truth_is_the_sum_of_products():
 
 
 def test_tucker_truth_is_the_multilinear_product():
-    planted = synthetic.tucker((5, 6, 7, 4), (2, 3, 1, 2), missing=0.2, modes="abcd")
+    planted = synthetic.tucker((5, 6, 7, 4), (2, 3, 1, 2), missing=0.2, modes=list("abcd"))
     dense = np.einsum("ip,jq,kr,ls,pqrs->ijkl", *planted.factors, planted.core) * planted.scale
     np.testing.assert_allclose(planted.truth(grid((5, 6, 7, 4))), dense.ravel())
     assert planted.tensor.mode_names == ("a", "b", "c", "d")
@@ -96,11 +96,11 @@ def test_float32_throughout():
         ({"entries": 5, "missing": 0.5}, "either entries"),
         ({"entries": 65}, "between 1 and the 64 cells, got 65"),
         ({"missing": 1.0}, "at least 0 and below 1"),
-        ({"entries": 5, "snr": 0}, "snr must be above 0"),
+        ({"entries": 5, "snr": 0}, "snr must be a number above zero"),
         ({"entries": 5, "zipf": {3: 1.0}}, r"modes 0 to 2, got \[3\]"),
-        ({"entries": 5, "zipf": (-1.0,)}, "0 or more"),
+        ({"entries": 5, "zipf": (-1.0,)}, "number from 0 to 100"),
         ({"entries": 5, "modes": ("a", "b")}, "3 mode names are needed, got 2"),
-        ({"entries": 5, "rank": 0}, "3 ranks of 1 or more"),
+        ({"entries": 5, "rank": 0}, "rank must be a whole number from 1 on"),
         ({"entries": 5, "shape": (4,)}, "two sizes or more"),
     ],
 )
@@ -161,9 +161,9 @@ def test_wei_truth_has_the_planted_rank_and_the_published_size():
 
 
 def test_wei_refuses_other_kinds():
-    with pytest.raises(SettingError, match="unknown kind 'pca'"):
+    with pytest.raises(SettingError, match="kind must be one of cp, tucker, got 'pca'"):
         synthetic.wei("pca")
-    with pytest.raises(SettingError, match="unknown scaling 'log'"):
+    with pytest.raises(SettingError, match="scaling must be one of magnitude, minmax, got 'log'"):
         synthetic.wei("cp", scaling="log")
 
 

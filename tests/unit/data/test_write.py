@@ -59,7 +59,7 @@ def test_factors_with_and_without_biases(tmp_path, format):
 def test_factors_that_cannot_be_written(tmp_path):
     ones = np.ones((3, 1))
     user = MODES[0]
-    with pytest.raises(SettingError, match="unknown format 'xls'"):
+    with pytest.raises(SettingError, match="format must be one of csv, parquet, got 'xls'"):
         write_factors(tmp_path, [ones], [user], "xls")
     with pytest.raises(DataError, match=r"3 levels but factors of shape \(2, 1\)"):
         write_factors(tmp_path, [np.ones((2, 1))], [user])

@@ -193,7 +193,7 @@ def test_a_tolerance_stops_early():
     drops = [(a - b) / a for a, b in pairwise(errors)]
     assert drops[-1] < 1e-3 <= min(drops[:-1], default=1)
     for wrong in (0.0, -1.0, float("nan")):
-        with pytest.raises(SettingError, match="tolerance must be above zero"):
+        with pytest.raises(SettingError, match="tolerance must be a number above zero"):
             sf.CP(2, solver=ALS(tolerance=wrong)).fit(tensor)
 
 
@@ -221,7 +221,7 @@ def test_a_fit_out_of_range_is_an_error_not_a_nan():
         ({"sweeps": 0}, "sweeps must be a whole number from 1 on"),
         ({"ridge": 0.0}, "ridge must be a number above zero"),
         ({"ridge": "lern"}, "ridge is a number, a mapping or"),
-        ({"ridge": 1.0, "ridge_per_entry": -1.0}, "ridge_per_entry must not be negative"),
+        ({"ridge": 1.0, "ridge_per_entry": -1.0}, "ridge_per_entry must be a number from 0"),
         ({"ridge_per_entry": 0.1}, "ridge_per_entry needs a ridge of your own"),
         ({"bias_ridge": -5.0}, "bias_ridge must be a number above zero"),
         ({"init_scale": 0.0}, "init_scale must be a number above zero"),

@@ -174,9 +174,9 @@ def test_a_tolerance_stops_early(kind):
         (SGD(passes=0), "passes must be a whole number from 1 on"),
         (SGD(step=-1.0), "step must be a number above zero"),
         (SGD(decay=0.0), "decay must be a number above zero"),
-        (SGD(ridge_per_entry=-0.1), "penalties must be finite and not negative"),
-        (SGD(bias_ridge=float("nan")), "penalties must be finite"),
-        (MinibatchSGD(momentum=1.0), "momentum must be at least 0 and below 1"),
+        (SGD(ridge_per_entry=-0.1), "ridge_per_entry must be a number from 0"),
+        (SGD(bias_ridge=float("nan")), "bias_ridge must be a number from 0"),
+        (MinibatchSGD(momentum=1.0), "momentum must be a number at least 0 and below 1"),
         (MinibatchSGD(batch=0), "batch must be a whole number from 1 on"),
     ],
 )

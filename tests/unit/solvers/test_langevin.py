@@ -617,14 +617,14 @@ def test_kept_samples_have_a_stated_and_bounded_size():
         ({"prior_precision": -1.0}, "prior_precision"),
         ({"prior_precision": {"user": 1.0, "place": np.nan}}, "prior_precision"),
         ({"prior_shape": {"user": 1.0, "place": np.nan}}, "prior_shape"),
-        ({"prior_mean": "1"}, "prior_mean is a number"),
+        ({"prior_mean": "1"}, "prior_mean must be a number"),
         ({"noise_prior": 1.0}, "a shape and a rate"),
         ({"noise_prior": (1.0, 2.0, 3.0)}, "a shape and a rate"),
         ({"dispersion": -1.0}, "dispersion"),
         ({"decay": "0.6"}, "decay"),
         ({"step": "0.1"}, "step"),
         ({"thin": 0}, "thin"),
-        ({"thin": 2.0}, "thin must be an integer"),
+        ({"thin": 2.0}, "thin must be a whole number"),
         ({"burn_in": np.nan}, "burn_in"),
     ],
 )
@@ -653,6 +653,7 @@ def test_poisson_refuses_what_is_no_count():
     with pytest.raises(SettingError, match="dispersion 1"):
         solver.init(0, replace(shape, dispersions=(1.0, None, 1.0)))
     visits = relations["visits"]
+    negative = visits.tensor.with_values(-visits.tensor.values - 1)
     with pytest.raises(DataError, match="negative"):
-        solver.check(replace(visits, tensor=visits.tensor.with_values(-visits.tensor.values - 1)))
+        solver.check_relation(replace(visits, tensor=negative))
     assert isinstance(losses(solver, solver.init(0, shape).chains[0].model, site), Losses)

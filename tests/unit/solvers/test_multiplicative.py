@@ -454,7 +454,7 @@ def test_zeros_that_are_not_stored_count_too():
         (sf.Multiplicative(prior_shape=1.0), "a shape and a mean"),
         (sf.Multiplicative(prior_shape=-1.0, prior_mean=1.0), "above zero"),
         (sf.Multiplicative(prior_shape={"zz": 1.0}, prior_mean={"zz": 1.0}), "zz"),
-        (sf.Multiplicative(prior_shape="2", prior_mean=1.0), "prior_shape is a number"),
+        (sf.Multiplicative(prior_shape="2", prior_mean=1.0), "prior_shape must be a number"),
         (sf.Multiplicative(tolerance="1e-6"), "tolerance"),
         ("alternating", "no solver 'alternating'"),
     ],

@@ -183,5 +183,5 @@ def test_what_it_cannot_do_is_refused():
         PrivateOutput(PaperGradient()).check(shape)
     with pytest.raises(SettingError, match="public model"):
         PrivateOutput(CPModel.zeros((3, 3, 3), 2)).check(shape)
-    with pytest.raises(SettingError, match="noise law"):
+    with pytest.raises(SettingError, match="noise_law must be one of"):
         PrivateOutput(public, noise_law="normal").check(shape)

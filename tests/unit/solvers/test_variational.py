@@ -480,7 +480,7 @@ def test_other_laws_than_poisson_are_refused(settings):
     with pytest.raises(SettingError, match="divergence 1 and dispersion 1; 'x' has"):
         Variational().init(0, at_site(relations, 1)[0])
     with pytest.raises(SettingError, match="divergence 1 and dispersion 1; 'x' has"):
-        Variational().check(relations["x"])
+        Variational().check_relation(relations["x"])
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_other_laws_than_poisson_are_refused(settings):
         ({"prior_shape": np.nan}, "prior_shape"),
         ({"prior_mean": 0.0}, "prior_mean"),
         ({"prior_mean": {"nobody": 1.0}}, "nobody"),
-        ({"prior_mean": "1"}, "prior_mean is a number"),
+        ({"prior_mean": "1"}, "prior_mean must be a number"),
         ({"sweeps": 0}, "sweeps"),
     ],
 )
