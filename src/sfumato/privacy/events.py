@@ -23,7 +23,7 @@ class GaussianEvent:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _check(0 < self.noise_multiplier < inf, self)
+        _check(1e-100 < self.noise_multiplier < 1e100, self)  # it is squared
 
 
 @dataclass(frozen=True)
