@@ -5,6 +5,7 @@ import os
 import pytest
 
 import sfumato as sf
+from sfumato.privacy.events import GaussianEvent
 
 HEADER = '{"sfumato_ledger": 1, "unit": "entry", "limit": null}\n'
 DEEP = "[" * 10**5 + "]" * 10**5
@@ -31,3 +32,9 @@ def test_damage_is_refused_since_what_was_spent_is_unknown(tmp_path, text):
     (tmp_path / "ledger").write_text(HEADER + text)
     with pytest.raises(sf.BudgetError, match="is damaged"):
         sf.Ledger(sf.Entry(), path=tmp_path / "ledger")
+
+
+@pytest.mark.parametrize("noise", [1e200, 1e-200])
+def test_noise_whose_square_is_no_number_is_refused(noise):
+    with pytest.raises(sf.SettingError, match="such an event cannot be"):
+        GaussianEvent(noise)
