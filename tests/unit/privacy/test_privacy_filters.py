@@ -227,6 +227,18 @@ def test_randomised_response_is_dominated_by_the_gaussian_of_the_same_distance()
         assert dominating_gaussian(PureEvent(epsilon), 1e-9) == pytest.approx(exact, rel=2e-3)
 
 
+def test_extreme_records_have_a_cost():
+    for event in (
+        Repeated(PureEvent(1e-9), 10**12),
+        GaussianEvent(1e-60),
+        SampledGaussianEvent(1e60, 1e-60, True),
+    ):
+        for limit in (None, LIMIT, Budget(1.0), ZCDP(1.0), Budget(1e60, 0.999)):
+            account = Account("value", limit).begun([event])
+            assert all(cost >= 0 for cost in account.filter.costs([event], 1))
+            assert str(account.charged(Charged(1, "", event, False, 1.0)))
+
+
 # -- the odometer -----------------------------------------------------------------------------------
 
 

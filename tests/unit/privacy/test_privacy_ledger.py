@@ -267,6 +267,7 @@ def repeated(times):
         (b'"unit": "value"', b'"unit": 7'),
         (b'"epsilon": 0.5', b'"epsilon": true'),
         (b'"epsilon": 0.5', b'"epsilon": 1e999'),
+        (b'"epsilon": 0.5', b'"epsilon": 1e61'),
         (b'"epsilon": 0.5', b'"epsilon": 1' + b"0" * 400),
         (b'"epsilon": 0.5', b'"epsilon": 1' + b"0" * 5000),
         (b'"fit": 1', b'"fit": 1' + b"0" * 400),
