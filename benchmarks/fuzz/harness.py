@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -91,7 +92,8 @@ def _child(pipe: Connection, subject: Subject, cases: Sequence[Case], memory: in
     warnings.simplefilter("ignore")
     pipe.send("ready")
     for case in cases:
-        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        # Whatever a case writes without being told where ends in its own folder.
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, chdir(folder):
             pipe.send(_ending(subject, case, Path(folder)))
 
 
