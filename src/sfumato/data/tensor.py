@@ -49,6 +49,8 @@ class Mode:
         check_count(0, MAX_ENTRIES, **{f"the size of mode {self.name!r}": self.size})
         if self.labels is not None:
             check_kind(np.ndarray, "an array", **{f"the labels of mode {self.name!r}": self.labels})
+            if self.labels.ndim != 1:
+                raise DataError(f"the labels of mode {self.name!r} must be an array of one dimension")
             if len(self.labels) != self.size:
                 raise DataError(
                     f"mode {self.name!r} has {self.size} levels but {len(self.labels)} labels"

@@ -80,6 +80,7 @@ _CALM = 0.02  # thinness at which settings are half-way between those for little
 _LOCAL_SHARE = 0.7  # of another mode's, for rows that are solved again by their owners in the end
 _TIME_SHARE = 0.4  # the same for a time mode, which starts near its end
 _CORE_SHARE = 0.2  # of an average mode's, for a core, which has few numbers
+_LEAST_SHARE = 1e-9  # of the budget: with less, noise leaves the range of double precision
 _SCATTER_SHARE, _OWN_SHARE = 0.005, 0.02  # of the budget, for residuals and for own rows' moments
 _FIRST_POWER, _LEAST_POWER = 0.03, 0.004  # variance that a component explains, over that of the values
 _TIME_POWER = 0.1  # of another mode's, of what a time mode's rows differ from one by
@@ -253,7 +254,7 @@ class PrivateAlternating:
         check_number(growth=s.growth)
         if s.growth <= -1:
             raise wrong("growth", "a number above -1", s.growth)
-        check_number(LEAST_SIZE, 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE), bias_share=s.bias_share)
+        check_number(_LEAST_SHARE, 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE), bias_share=s.bias_share)
         shape.prior_means(self.prior_mean, MOST_MEAN)
         model = shape.make_model(shape.sizes, shape.dtype)
         if max(model.shape) * (max(model.ranks) + 1) * (max(model.ranks) + 2) > MOST_NUMBERS:

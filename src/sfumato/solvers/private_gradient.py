@@ -59,6 +59,7 @@ from sfumato.solvers.private_kernels import (
 Array = NDArray[Any]
 _TOTALS = 2.0  # weight of the three totals among the sums of levels
 _CELLS = 4096  # public random cells at which designs are measured
+_LEAST_SHARE = 1e-9  # of the budget: with less, noise leaves the range of double precision
 _LEAST_POWER = 0.01  # variance of a component, in residual variances, that shrinking starts from
 
 
@@ -234,7 +235,8 @@ class PrivateSGD:
         check_count(1, MOST_ROUNDS, passes=s.passes)
         check_positive(clip=s.clip, typical=s.typical)
         check_number(1e-9, 1, rate=s.rate)
-        check_share(step=s.step, last_step=s.last_step, levels_share=s.levels_share)
+        check_share(step=s.step, last_step=s.last_step)
+        check_number(_LEAST_SHARE, 1 - _LEAST_SHARE, levels_share=s.levels_share)
         check_share(True, bias_share=s.bias_share)
         shape.prior_means(self.prior_mean, MOST_MEAN)
         if self.start is not None:
