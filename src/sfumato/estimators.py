@@ -159,6 +159,7 @@ class TensorEstimator(Parametrised, ABC):
         entries: int | None = None,
     ) -> Plan[PublicShape] | PrivatePlan:
         """The same without a warning: where a plan is one of several, or nothing is released."""
+        self._check_settings()
         if self.privacy is not None:
             shape = self._shape(modes_of_fit(modes, self.privacy), dtype)
             return self._private_plan(shape, self.privacy, bounds, entries)

@@ -209,7 +209,8 @@ def test_the_words_of_a_printed_unit_hold_for_asymmetric_tensors(order, size, re
 
 
 def test_units_of_tensors_say_what_they_protect_and_never_add_up():
-    units = [TensorEntry(1, printed, symmetric) for printed in (0, 1) for symmetric in (0, 1)]
+    settings = product((False, True), repeat=2)
+    units = [TensorEntry(1, printed, symmetric) for printed, symmetric in settings]
     for words in (str, lambda unit: unit.neighbours, lambda unit: unit.key):
         assert len({words(unit) for unit in units}) == 4
     cell, entry, printed_cell, printed = units

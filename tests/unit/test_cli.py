@@ -227,7 +227,7 @@ def test_an_array_of_a_file_and_negative_bounds(tmp_path):
         ([], 1, "--modes which columns hold labels"),
         ([*COLUMNS, "--rank", "7"], 1, "rank 7 is larger"),
         ([*COLUMNS, "--bounds", "3", "5"], 1, "outside the bounds"),
-        ([*COLUMNS, "--test", "1.5"], 1, "test, the share held out, must be a number between 0 and 1"),
+        ([*COLUMNS, "--test", "1.5"], 1, "--test must be a number between 0 and 1"),
         ([*COLUMNS, "--bin", "user=year"], 1, "unknown time bin"),
         ([*COLUMNS, "--bin", "day"], 2, "as in time=day"),
         ([*COLUMNS, "--ranks", "2", "2", "2"], 2, "belong to --model tucker"),
@@ -458,7 +458,8 @@ def test_system_errors_are_told_without_numbers(ratings, tmp_path):
     labels = ["--public-labels", f"item={tmp_path / 'none.txt'}"]
     result = run("complete", ratings, *COLUMNS, *flags, *labels)
     assert result.exit_code == 1
-    assert result.stderr == f"error: {tmp_path / 'none.txt'}: No such file or directory\n"
+    assert "[Errno" not in result.stderr
+    assert f"lists labels, one in each line: there is no file {tmp_path}" in result.stderr
 
 
 # -- describe and demo ----------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_an_audit_of_a_file_attacks_its_own_neighbours(tmp_path):
         (["--unit", "value"], "say what is promised: --epsilon"),
         ([], "say what is promised: --epsilon"),
         (["--epsilon", "1"], "--unit"),
-        (["--epsilon", "1", "--unit", "value", "--runs", "10"], "40 runs or more"),
+        (["--epsilon", "1", "--unit", "value", "--runs", "10"], "a whole number from 40 on"),
         (["--epsilon", "1", "--unit", "value", "--confidence", "2"], "between 0 and 1"),
         (["--epsilon", "1", "--unit", "value", "--canary", "yellow"], "no canary 'yellow'"),
         (["--epsilon", "1", "--unit", "value", "--canary", "full"], "a unit that is a mode"),

@@ -79,14 +79,17 @@ def test_what_is_masked_is_not_read():
 
 @pytest.mark.parametrize("change", [1e-200, 1e200])
 def test_a_change_out_of_range_is_refused(change):
-    with pytest.raises(SettingError, match="other units"):
+    with pytest.raises(SettingError, match="change must be a number between 1e-60 and 1e"):
         sf.TensorEntry(change)
 
 
-def test_whole_numbers_may_be_floats():
-    given = sf.PowerMethod(2.0, 3.0, 2.0, privacy=privacy(sf.TensorEntry())).fit(TENSOR)
+def test_whole_numbers_may_be_of_numpy_but_are_no_floats():
+    counts = np.int8(2), np.uint16(3), np.int64(2)
+    given = sf.PowerMethod(*counts, privacy=privacy(sf.TensorEntry())).fit(TENSOR)
     same = sf.PowerMethod(2, 3, 2, privacy=privacy(sf.TensorEntry())).fit(TENSOR)
     np.testing.assert_array_equal(given.weights_, same.weights_)
+    with pytest.raises(SettingError, match=r"n_components must be a whole number from 1 on, got 2\.0"):
+        sf.PowerMethod(2.0).fit(TENSOR)
 
 
 def test_noise_as_printed_that_is_not_enough_is_refused():
@@ -210,7 +213,7 @@ def test_no_document_is_an_error(value, whiten):
     check_components(method.fit_stream(counts))
 
 
-@pytest.mark.parametrize("norm", [1e-60, 1e60, 1e150])
+@pytest.mark.parametrize("norm", [1e-60, 1e60])
 def test_a_norm_out_of_range_is_refused_before_anything_is_spent(norm, tmp_path):
     ledger = tmp_path / "ledger"
     method = sf.PowerMethod(1, 1, 1, privacy=privacy(sf.Sample(norm), ledger=ledger))

@@ -11,7 +11,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.options import Analysis, MethodName
-from sfumato.errors import SettingError
+from sfumato.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from sfumato.privacy.settings import Privacy
@@ -135,7 +135,10 @@ def _listed(text: str) -> list[str]:
 
     ends = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})", text)
     if ends is None:
-        return lines_of(text)
+        try:
+            return lines_of(text)
+        except DataError as error:
+            raise SettingError(f"--public-labels lists labels, one in each line: {error}") from error
     first, last = int(ends[1]), int(ends[2])
     if not first < last < first + _MOST_LABELS:
         raise typer.BadParameter(

@@ -24,6 +24,7 @@ from sfumato.data import apart_child
 from sfumato.data.files import check_unpacked, reading, unpacked_limit
 from sfumato.data.npy import native
 from sfumato.errors import DataError, SettingError
+from sfumato.surface import setting
 
 SECONDS = 15.0  # and one more for every megabyte
 _MEGABYTE = 1 << 20
@@ -53,8 +54,8 @@ def load_mat(path: Path, variable: str | None) -> Any:
             raise SettingError(f"{path.name} has no numeric array {variable!r}")
         listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in found.items()) or "none"
         raise SettingError(
-            f"say which array of {path.name} to read, with variable or --variable; those of two or "
-            f"more modes: {listed}"
+            f"say which array of {path.name} to read with {setting('variable')}; those of two or more "
+            f"modes: {listed}"
         )
     (shape,) = found.values()
     if not words["sparse"]:
@@ -80,7 +81,7 @@ def load_xlsx(path: Path, sheet: str | None) -> pa.Table:
         if sheet is not None:
             what = f"has no sheet {sheet!r}"
         raise SettingError(
-            f"{path.name} {what}: say which to read, with variable or --variable. Sheets: {listed}"
+            f"{path.name} {what}: say which to read with {setting('variable')}. Sheets: {listed}"
         )
     kinds = {"number": pa.float64(), "text": pa.string(), "time": pa.string()}
     columns = [pa.array(each["cells"], kinds[each["kind"]]) for each in words["columns"]]

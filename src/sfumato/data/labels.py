@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.tensor import TIME_BINS
 from sfumato.errors import DataError, SettingError
+from sfumato.surface import setting
 
 _WHOLE_NUMBER = r"^(0|-?[1-9][0-9]*)$"
 _EXACT_IN_FLOAT = 2.0**53
@@ -148,7 +149,7 @@ def check_date_format(format: str) -> str:
     """How dates are written, as ``datetime.strptime`` has it, or an error that says how to say it."""
     if not isinstance(format, str) or not re.search(r"%[a-zA-Z]", format):
         raise SettingError(
-            "date_format (--date-format) says how dates are written: %d/%m/%Y for 31/12/2020, %m/%d/%Y "
+            f"{setting('date_format')} says how dates are written: %d/%m/%Y for 31/12/2020, %m/%d/%Y "
             f"for 12/31/2020, got {format!r}"
         )
     return format
@@ -179,7 +180,7 @@ def bin_times(array: Any, bin: str, *, column: str = "time", date_format: str | 
 def _times_hint(example: Any) -> str:
     if _LIKE_A_DATE.match(str(example)):
         return (
-            "If it is a date, say how it is written with date_format or --date-format: %d/%m/%Y has the "
+            f"If it is a date, say how it is written with {setting('date_format')}: %d/%m/%Y has the "
             "day first, %m/%d/%Y the month"
         )
     return (
@@ -197,7 +198,7 @@ def dates_from_text(array: Any, format: str, column: str) -> Any:
         example = first_refused(given.dictionary, lambda part: _dates(part, format))
         raise DataError(
             f"column {column!r}: {example!r} is no date written as {format}. Say how dates are written "
-            "with date_format or --date-format: %d/%m/%Y has the day first, %m/%d/%Y the month"
+            f"with {setting('date_format')}: %d/%m/%Y has the day first, %m/%d/%Y the month"
         ) from error
     return dates.take(given.indices)
 

@@ -220,9 +220,7 @@ def with_dates(table: pa.Table, modes: Sequence[Mode], date_format: str | None) 
         return table
     names = [mode.name for mode in modes if mode.bin is not None and mode.name in table.column_names]
     if not names:
-        raise SettingError(
-            "date_format (--date-format) is for times, and none of the columns holds them"
-        )
+        raise SettingError(f"{setting('date_format')} is for times, and none of the columns holds them")
     for name in names:
         column = table.column(name).combine_chunks()
         if is_text(column.type):

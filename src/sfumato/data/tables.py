@@ -34,10 +34,6 @@ from sfumato.surface import either, setting
 # Large batches: the labels known so far are hashed once for each.
 BATCH_ROWS = 1 << 21
 
-_ALONE = (
-    ". That is one alone: if something unusual separates the columns, say what with separator or "
-    "--separator"
-)
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*$")
 _NO_VALUE = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
 
@@ -98,11 +94,18 @@ def check_columns(wanted: Sequence[str], available: Sequence[str]) -> None:
         if name not in available:
             near = difflib.get_close_matches(name, available, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            alone = _ALONE if len(available) == 1 else ""
+            alone = _alone() if len(available) == 1 else ""
             raise SettingError(
                 f"there is no column {name!r}{hint}; the columns are {', '.join(available)}{alone}"
             )
         check_distinct([each for each in available if each == name])
+
+
+def _alone() -> str:
+    return (
+        ". That is one alone: if something unusual separates the columns, say what with "
+        f"{setting('separator')}"
+    )
 
 
 # -- tables ---------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class Mode:
 
     def __post_init__(self) -> None:
         check_text(**{"the name of a mode": self.name})
-        check_count(0, MAX_ENTRIES, **{f"the size of mode {self.name!r}": self.size})
+        check_count(0, **{f"the size of mode {self.name!r}": self.size})
         if self.labels is not None:
             check_kind(np.ndarray, "an array", **{f"the labels of mode {self.name!r}": self.labels})
             if self.labels.ndim != 1:

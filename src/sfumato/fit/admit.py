@@ -36,7 +36,7 @@ def admit(
             "a private fit needs public bounds of the values, from knowledge and not from the data: "
             + either("read(..., bounds=(1, 5))", "--bounds 1 5")
         )
-    bounds = tensor.bounds
+    bounds, cap_seed = tensor.bounds, entropy.public_seed()
     check_labels(tensor.modes, unit, public, local)
     tensor = _with_public_labels(tensor, public)
     if local is not None and public.units is not None:
@@ -45,7 +45,7 @@ def admit(
     clipped = clip_values(tensor.values, *bounds).values
     tensor = tensor.with_values(clipped.astype(tensor.values.dtype), bounds)
     if isinstance(unit, Unit) and unit.max_entries is not None:
-        tensor = prepare.cap(tensor, unit.mode, unit.max_entries, entropy.public_seed())
+        tensor = prepare.cap(tensor, unit.mode, unit.max_entries, cap_seed)
     return tensor
 
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from sfumato.errors import ModelFileError
 from sfumato.store.reading import SMALL, read_file
+from sfumato.surface import either
 
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 
@@ -36,7 +37,8 @@ def read_private(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(content, password=None)
     except _UNREADABLE as error:
         raise ModelFileError(
-            f"{path} is no private key, or has a password: make one with sfumato sign --new-key"
+            f"{path} is no private key, or has a password: make one with "
+            + either("sfumato.new_key", "sfumato sign --new-key")
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ModelFileError(f"{path} is a private key, but not one of Ed25519")

@@ -252,9 +252,9 @@ def test_dates_that_are_none_are_not_guessed(tmp_path, wrong):
 
 def test_formats_of_dates_that_make_no_sense(tmp_path):
     path = written(tmp_path / "t.csv", "\n".join(LINES))
-    with pytest.raises(SettingError, match=r"say with bins .* which columns hold times"):
+    with pytest.raises(SettingError, match="say with bins which columns hold times"):
         read(path, **CALL, date_format="%d/%m/%Y")
-    with pytest.raises(SettingError, match=r"date_format .* says how dates are written"):
+    with pytest.raises(SettingError, match=r"date_format says how dates are written"):
         read(path, **DATED, date_format="day first")
 
 

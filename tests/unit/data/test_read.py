@@ -58,7 +58,7 @@ def test_tables_in_memory_agree(make, expected):
 def test_columns_that_pandas_numbers():
     frame = pd.DataFrame([[1, "x", 2.0], [2, "y", 3.0]])
     assert read(frame, ["0", "1"], "2").values.tolist() == [2, 3]
-    with pytest.raises(SettingError, match="columns are named by text, got 0"):
+    with pytest.raises(SettingError, match="value must be text, got 2"):
         read(frame, [0, 1], 2)
 
 

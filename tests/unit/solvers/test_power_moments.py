@@ -239,7 +239,7 @@ def test_samples_too_large():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "words", "order": 3}, "moment is 'samples' or 'documents', got 'words'"),
+        ({"name": "words", "order": 3}, "moment must be one of samples, documents, got 'words'"),
         ({"name": "documents", "order": 4}, "moment of order 3 here, got order 4"),
         ({"name": "documents", "order": 3, "norm": 1.0}, "documents need no bound"),
         ({"name": "samples", "order": 3, "private": True}, "say how long a sample may be"),
