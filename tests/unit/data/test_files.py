@@ -69,7 +69,7 @@ def test_the_header_shows_the_separator(tmp_path, name, separator, expected):
 
 def test_a_separator_that_is_said_counts(tmp_path, expected):
     path = written(tmp_path / "t.csv", "\n".join(LINES).replace(",", " "))
-    with pytest.raises(SettingError, match=r"no column 'user'.* one alone.*separator or --separator"):
+    with pytest.raises(SettingError, match=r"no column 'user'.* one alone.*say what with separator"):
         read(path, **CALL)
     same(read(path, **CALL, separator=" "), expected)
     # Its own separator in the header wins, whatever else is there; quotes hide both.
@@ -237,7 +237,7 @@ def test_dates_are_read_as_they_are_said_to_be_written(tmp_path, format, days):
     tensor = read(path, **DATED, date_format=format)
     assert tensor.modes[1].labels.tolist() == days
     assert tensor.modes[1].bin == "day"
-    with pytest.raises(DataError, match=r"'01/02/2020' is not a time.*date_format or --date-format"):
+    with pytest.raises(DataError, match=r"'01/02/2020' is not a time.*written with date_format"):
         read(path, **DATED)
 
 
