@@ -166,11 +166,12 @@ def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, A
     if ledger.path is None:
         return alone
     account = ledger.account
+    total = inf if account.doubtful else account.epsilon(delta)
     return {
         **alone,
         "ledger": ledger.path.name,
         "fits": account.fits,
-        "total_epsilon": None if account.doubtful else account.epsilon(delta),
+        "total_epsilon": total if total < inf else None,
         "odometer_epsilon": account.telling_odometer(delta) if account.fits > 1 else None,
         "ledger_limit": str(account.limit) if account.kept else None,
     }

@@ -20,6 +20,7 @@ from sfumato.privacy.ledger_file import LedgerFile, damaged
 FORMAT = 2  # 1 had no filter: its sums hold for fits that were planned in advance
 _USUAL_DELTA = 1e-6  # at which a ledger without a limit is told
 ASSUMED = "the fits of this ledger were planned without looking at each other's releases"
+ASSUMED_OF_TOTAL = f"as far as their total goes, not the limit: {ASSUMED}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ class Account:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What has to be true for the sum of the fits to hold."""
-        return (ASSUMED,) if self.fits > 1 and not self.kept else ()
+        if self.fits < 2:
+            return ()
+        return (ASSUMED_OF_TOTAL if self.kept else ASSUMED,)
 
     # -- what more may be spent ---------------------------------------------------------------
 

@@ -75,7 +75,10 @@ class Filter:
         if limit.pure:
             return added
         slack = _SET_ASIDE * limit.delta
-        widest = gaussian_multiplier(Budget(limit.epsilon, limit.delta - slack))
+        try:
+            widest = gaussian_multiplier(Budget(limit.epsilon, limit.delta - slack))
+        except SettingError:  # no noise that can be drawn is enough
+            return added
         squares = cls("gaussian", widest**-2, slack)
         return min(squares, added, key=lambda each: fsum(each.costs(first, 1)) / each.total)
 

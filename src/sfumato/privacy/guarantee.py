@@ -35,9 +35,10 @@ class Guarantee:
     seeded : whether the noise can be repeated by whoever knows the seed.
     warnings : what makes the promise worth little, where something does: a huge epsilon, few levels.
     fits, total_epsilon : of the ledger, this fit included; None without a ledger. The total is also
-        None where some of the fits were only claimed to be private, or seeded. It is for fits that
-        were planned in advance; ``odometer_epsilon`` holds whatever they were planned by, and so does
-        ``ledger_limit``, where the ledger was begun with one.
+        None where some of the fits were only claimed to be private, or seeded, or where they have no
+        bound together at this delta. It is for fits that were planned in advance;
+        ``odometer_epsilon`` holds whatever they were planned by, and so does ``ledger_limit``, where
+        the ledger was begun with one.
     """
 
     epsilon: float
@@ -168,11 +169,15 @@ class Guarantee:
         if self.ledger is None:
             return "none: this fit stands alone, and others on the same data add to what it spends"
         if self.total_epsilon is None:
-            return f"{self.ledger}: {self.fits} fits, some only claimed or seeded: no total can be given"
+            return (
+                f"{self.ledger}: {self.fits} fits, of which no total can be given: some are only "
+                "claimed or seeded, or have no bound at this delta"
+            )
         spent = f"epsilon {rounded_up(self.total_epsilon)} at delta {rounded_up(self.delta, 3)}"
+        if self.fits is not None and self.fits > 1:
+            spent += " if planned in advance"
         if self.odometer_epsilon is not None:
-            odometer = rounded_up(self.odometer_epsilon)
-            spent += f" if planned in advance, {odometer} if by each other's releases"
+            spent += f", {rounded_up(self.odometer_epsilon)} if by each other's releases"
         if self.ledger_limit is not None:
             spent += f"; whatever they are planned by, they stay within {self.ledger_limit}"
         return f"{self.ledger}: {self.fits} fits, together {spent}"

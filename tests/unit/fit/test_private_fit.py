@@ -335,6 +335,19 @@ def test_what_fits_add_up_to_is_assumed_or_kept_by_the_limit(tmp_path):
     assert both.ledger_limit == "epsilon 2, delta 1e-06"
     assert "whatever they are planned by, they stay within epsilon 2" in " ".join(str(both).split())
     assert sf.Guarantee.from_json(json.loads(json.dumps(both.to_json()))) == both
+    assert any(assumed in line and "not the limit" in line for line in both.assumptions)
+    assert "if planned in advance" in " ".join(str(both).split())
+    assert "in advance" not in str(alone)
+
+
+def test_a_total_without_a_bound_is_none_and_is_said(tmp_path):
+    """A Gaussian fit and then a pure one: at delta 0 there is no total, and no Infinity in the JSON."""
+    ledger = tmp_path / "ledger"
+    fitted(ledger=ledger, seed=None)
+    pure = fitted(ledger=ledger, seed=None, delta=0.0, method="bias").guarantee_
+    assert pure.total_epsilon is None
+    assert "no total can be given" in " ".join(str(pure).split())
+    json.loads(json.dumps(pure.to_json(), allow_nan=False))
 
 
 def test_one_fit_may_spend_all_of_a_ledgers_limit(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from sfumato.errors import SettingError
-from sfumato.privacy.account import ASSUMED, Account, Charged
+from sfumato.privacy.account import ASSUMED, ASSUMED_OF_TOTAL, Account, Charged
 from sfumato.privacy.accounting import calibrate, delta_of, epsilon_of
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.events import (
@@ -294,7 +294,7 @@ def test_an_account_in_words_and_json():
     assert [fit["draws"] for fit in told["fits"]] == [1, 1]
     assert told["limit"] == [1.0, 0.01]
     assert told["limit_proven"] is True
-    assert told["assumptions"] == []
+    assert told["assumptions"] == [ASSUMED_OF_TOTAL]
     assert told["total_epsilon"] < told["odometer_epsilon"]
     assert 0 < told["left"] < 1
     text = str(account)
@@ -312,10 +312,18 @@ def test_without_a_proven_limit_the_sum_is_assumed():
     assert unlimited.assumptions == (ASSUMED,)
     assert after(Account("value").begun([]), GaussianEvent(10.0)).assumptions == ()
     assert after(after(BY_SUM, PureEvent(0.1)), PureEvent(0.1)).assumptions == (ASSUMED,)
-    assert after(after(begun("epsilon"), PureEvent(0.1)), PureEvent(0.1)).assumptions == ()
+    kept = after(begun("epsilon"), PureEvent(0.1))
+    assert kept.assumptions == ()
+    assert after(kept, PureEvent(0.1)).assumptions == (ASSUMED_OF_TOTAL,)
     doubtful = begun("epsilon")
     for fit in (1, 2):
         doubtful = doubtful.charged(Charged(fit, "", PureEvent(0.1), True, 0.1))
     assert doubtful.assumptions == (ASSUMED,)
     assert "no total" in str(doubtful)
     assert "whatever" not in str(doubtful)
+
+
+def test_a_limit_that_no_gaussian_keeps_is_kept_by_epsilons():
+    kept = Filter.within(Budget(1e-9, 1e-12), [PureEvent(1e-10)])
+    assert kept.kind == "epsilon"
+    assert kept.allows(sum(kept.costs([PureEvent(1e-10)], 1)))
