@@ -175,7 +175,8 @@ def _problem_lines(described: Description) -> list[str]:
         (described.outside_bounds, "lie outside the bounds: correct them, or give wider bounds"),
     ]
     problems = [f"{count:,} entries {what}" for count, what in found if count]
-    return problems or ["no duplicates, no missing values, none outside the bounds"]
+    within = "" if described.bounds is None else ", none outside the bounds"
+    return problems or [f"no duplicates, no missing values{within}"]
 
 
 def _modes_table(modes: Sequence[ModeDescription]) -> Table:

@@ -45,7 +45,7 @@ WRONG = {
     f"{PRIVATE} --unit user": "--public-units N, with N rounded up",
     f"{PRIVATE} --unit user --local none": "--public-labels user=FILE",
     f"{PRIVATE} --unit entry --public-units 9": "leave it out",
-    f"{PRIVATE} --unit user --public-units 9 --public-labels user=1..9": "leave the public number out",
+    f"{PRIVATE} --unit user --public-units 9 --public-labels user=1..9": "leave --public-units out",
     f"complete ratings.csv --modes user item {BUDGET} --unit entry": "--labels-are-public",
     f"{PRIVATE} --unit ''": "--unit value or entry",
     f"{PRIVATE} --unit planet": "planet",

@@ -164,7 +164,9 @@ def test_a_private_fit_is_shown_beside_private_baselines(ratings, tmp_path):
     assert list(lines) == NAMES
     assert "no guarantee covers them" in shown
     assert "tuning that nobody has paid for" in shown
-    assert re.search(r"fitted in [\d.]+ s: private CP, rank 2, gradient perturbation", shown)
+    assert re.search(
+        r"fitted to [\d,]+ entries in [\d.]+ s: private CP, rank 2, gradient perturbation", shown
+    )
     charges = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
     assert {charge["fit"] for charge in charges} == {1}
     assert not any("residuals" in charge["label"] for charge in charges)  # what biases ask for
@@ -255,7 +257,7 @@ def test_the_chosen_method_and_rank_are_said(ratings, tmp_path):
         "entry",
     ]
     shown = run("complete", ratings, *flags, "--quiet", "--out", tmp_path / "m").stdout
-    said = next(line for line in shown.splitlines() if line.startswith("fitted in"))
+    said = next(line for line in shown.splitlines() if line.startswith("fitted to"))
     assert said.endswith(", chosen from public numbers")
     guarantee = json.loads((tmp_path / "m" / "release" / "guarantee.json").read_text())
     assert guarantee["method"] in said
@@ -455,3 +457,24 @@ def test_files_of_labels_that_cannot_be_read(ratings, tmp_path):
     flags = [*COLUMNS, *budget, "--public-labels", f"item={tmp_path / 'items.txt'}"]
     assert "it is not text in UTF-8" in error_of(ratings, *flags)
     assert "there is no file" in error_of(ratings, *flags[:-1], f"item={tmp_path / 'none.txt'}")
+
+
+def test_ctrl_c_says_that_what_was_charged_stands(ratings, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sfumato.fit.private.draw_all", interrupted)
+    ledger = tmp_path / "spent"
+    ask = [ratings, *COLUMNS, *BIAS, "--unit", "entry", "--ledger", ledger, "--out", tmp_path / "m"]
+    result = run("complete", *ask)
+    assert result.exit_code == 130
+    assert f"what was charged to {ledger} until now stands" in result.stderr
+
+
+def test_the_holder_sees_how_many_entries_were_used(ratings, tmp_path):
+    """None at all, where the listed labels are not the file's: no release may show it."""
+    flags = [*BIAS, "--unit", "user", "--public-labels", "user=1..99", "--out", tmp_path / "m"]
+    result = run("complete", ratings, *COLUMNS, *flags)
+    assert "fitted to 0 entries" in result.stdout
+    counted = run("complete", ratings, *COLUMNS, *flags[:-1], tmp_path / "n", "--json")
+    assert json.loads(counted.stdout)["fitted_entries"] == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -231,7 +232,8 @@ def complete(
         estimator, results = _fit(order, tensor, test, notes)
         written = _save(estimator, out, factors, release.force)
     else:
-        estimator, parts = _fit_privately(order, tensor, test, notes)
+        with _told_of_charges(release.ledger):
+            estimator, parts = _fit_privately(order, tensor, test, notes)
         written = _save(estimator, out, factors, release.force)
         results, remarks = _compare_private(order, estimator, parts, notes, as_json)
     if as_json:
@@ -262,6 +264,19 @@ def _fit(
             results = report.compare(rivals, *parts, announce=progress.begin)
         progress.begin(f"{name}: all entries")
         return estimator.fit(tensor), results
+
+
+@contextmanager
+def _told_of_charges(ledger: Path | None) -> Iterator[None]:
+    """Say after Ctrl-C that what was charged by then stands."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if ledger is not None:
+            typer.echo(
+                f"what was charged to {ledger} until now stands: sfumato ledger {ledger}", err=True
+            )
+        raise
 
 
 _Parts = tuple["SparseTensor", "SparseTensor"]
@@ -382,6 +397,7 @@ def _complete_json(
         "file": str(file),
         "modes": {mode.name: mode.size for mode in tensor.modes},
         "entries": tensor.n_entries,
+        "fitted_entries": estimator.n_entries_,
         "density": tensor.density,
         "bounds": tensor.bounds,
         "model": order.model.value,
@@ -433,7 +449,9 @@ def _print_completed(
     else:
         how = ", chosen from public numbers" if order.leaves_open else ""
         what = _fitted_in_words(order, estimator)
-        screen.print(f"fitted in {estimator.fit_seconds_:.2f} s: {what}{how}")
+        # Entries with labels that are not listed as public are left out, and nobody else may know.
+        number, seconds = estimator.n_entries_, estimator.fit_seconds_
+        screen.print(f"fitted to {number:,} entries in {seconds:.2f} s: {what}{how}")
         screen.print(f"{_NOT_COVERED}\n")
         screen.print(str(estimator.guarantee_))
         screen.print()

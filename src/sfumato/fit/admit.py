@@ -91,8 +91,8 @@ def _check_given(names: Sequence[str], public: Public, local: int | None) -> Non
         raise SettingError(f"public labels name {unknown}, which are no modes")
     if public.units is not None and local is None:
         raise SettingError(
-            "a public number of units is that of the owners whose rows stay with them, and here all "
-            "rows are released: leave it out"
+            f"{_units_flag()} is the number of owners whose rows stay with them, and here all rows are "
+            "released: leave it out"
         )
 
 
@@ -101,7 +101,7 @@ def _check_owners(name: str, public: Public) -> None:
     if public.lists(name):
         if public.units is not None:
             raise SettingError(
-                f"the public labels of {name} say how many there are: leave the public number out"
+                f"the public labels of {name} say how many there are: leave {_units_flag()} out"
             )
         return
     if public.units is None:
@@ -128,6 +128,10 @@ def public_modes(modes: Sequence[Mode], public: Public, local: int | None) -> tu
 def with_labels_of(modes: Sequence[Mode], public: Public) -> Public:
     """The same facts with every label listed: for data that are made up, or only planned for."""
     return replace(public, labels={mode.name: _labels(mode) for mode in modes}, units=None)
+
+
+def _units_flag() -> str:
+    return either("Public(units=...)", "--public-units")
 
 
 def _labels_flag(name: str) -> str:
@@ -192,7 +196,8 @@ def _with_public_number(
     mode = tensor.modes[local]
     if mode.size > units:
         raise SettingError(
-            f"there are more levels of {mode.name} than the public number, {units:,}: give a larger one"
+            f"there are more levels of {mode.name} than the public number, {units:,}: give a larger "
+            + _units_flag()
         )
     names = [str(label) for label in _labels(mode)]
     nobody = "nobody"

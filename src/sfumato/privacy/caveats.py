@@ -14,7 +14,7 @@ from sfumato.errors import PrivacyWarning
 from sfumato.privacy.budget import ZCDP, Budget
 from sfumato.privacy.unit import AnyUnit, Unit, UnitValues
 
-LARGE_EPSILON = 20.0
+LARGE_EPSILON, LARGE_DELTA = 20.0, 0.01
 FEW_LEVELS = 50
 REPORTED_DELTA = 1e-6  # at which a zCDP budget is also told as epsilon
 
@@ -28,6 +28,11 @@ def caveats(budget: Budget | ZCDP, unit: AnyUnit, levels: int | None = None) -> 
             f"epsilon {epsilon:.4g} promises next to nothing: it allows what is released to be "
             f"10^{epsilon / log(10):.0f} times as likely with the data of one unit as without, which "
             "is enough to tell the two apart. Budgets of 10 at most are usual, and 1 is a good one"
+        )
+    if isinstance(budget, Budget) and budget.delta > LARGE_DELTA:
+        said.append(
+            f"delta {budget.delta:.3g} promises next to nothing: with that probability the data of a "
+            "unit may be shown as they are. Take less than one over the number of units, such as 1e-6"
         )
     if isinstance(unit, Unit | UnitValues) and levels is not None and levels < FEW_LEVELS:
         said.append(

@@ -11,6 +11,7 @@ from stat import S_ISREG
 from typing import Any
 from weakref import WeakSet
 
+from sfumato.checks import as_path
 from sfumato.errors import BudgetError
 
 _MAGIC = b'{"sfumato_ledger"'  # how every ledger file begins
@@ -21,8 +22,9 @@ class LedgerFile:
     """Where a ledger is kept. Whatever is wrong with it is a :class:`BudgetError` in words."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        with _in_words(path):
-            self.path = Path(path).absolute()  # where it is now, whatever folder a fit is left in
+        given = as_path("ledger", path)
+        with _in_words(given):
+            self.path = given.absolute()  # where it is now, whatever folder a fit is left in
         self._descriptor = -1
 
     @contextmanager

@@ -289,8 +289,8 @@ class Public:
         make_plain(self)
         counts = given(units=self.units, entries=self.entries)
         sizes = given(spread=self.spread, step=self.step)
-        check_count(**{f"public_{name}": count for name, count in counts.items()})
-        check_positive(**{f"public_{name}": size for name, size in sizes.items()})
+        check_count(**{either(name, f"public_{name}"): count for name, count in counts.items()})
+        check_positive(**{either(name, f"public_{name}"): size for name, size in sizes.items()})
         check_kind(Profile | None, "a Profile", profile=self.profile)
         check_kind(bool | Mapping, "True, or the labels by the name of their mode", labels=self.labels)
         for mode, labels in ({} if isinstance(self.labels, bool) else self.labels).items():

@@ -37,6 +37,11 @@ def test_an_epsilon_above_twenty_says_what_it_allows(budget, said):
         assert "times as likely" in found[0]
 
 
+def test_a_delta_that_lets_whole_units_through_is_warned_of():
+    assert "delta 0.5 promises next to nothing" in caveats(sf.Budget(1, 0.5), sf.Entry())[0]
+    assert not caveats(sf.Budget(1, 0.01), sf.Entry())
+
+
 def test_the_size_of_a_huge_epsilon_is_told():
     assert "10^11 times" in caveats(sf.Budget(25), sf.Entry())[0]
     assert "10^434294 times" in caveats(sf.Budget(1e6), sf.Entry())[0]

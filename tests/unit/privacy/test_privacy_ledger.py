@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 
+from sfumato.errors import SettingError
 from sfumato.privacy import ledger_file as ledger_module
 from sfumato.privacy.account import read_ledger
 from sfumato.privacy.accounting import calibrate, epsilon_of
@@ -427,9 +428,11 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
     (tmp_path / "file").write_bytes(b"hello")
     with pytest.raises(BudgetError, match="it is no file"):
         Ledger(Value(), path=tmp_path / "folder")
-    for wrong in (tmp_path / "file" / "inside", tmp_path / ("x" * 5000), "a\0b"):
-        with pytest.raises(BudgetError, match="cannot be used"):
-            spend(Ledger(Value(), path=wrong), 0.1)
+    with pytest.raises(BudgetError, match="cannot be used"):
+        spend(Ledger(Value(), path=tmp_path / "file" / "inside"), 0.1)
+    for wrong in (tmp_path / ("x" * 5000), "a\0b", 7, [tmp_path]):
+        with pytest.raises(SettingError, match="ledger must be"):
+            Ledger(Value(), path=wrong)
     if os.name == "posix" and os.getuid() != 0:
         (tmp_path / "folder").chmod(0)
         with pytest.raises(BudgetError, match="Permission denied"):
