@@ -43,7 +43,10 @@ def choose_rank(
     method = Variational() if solver is None else solver
     if not isinstance(method, Variational):
         raise SettingError(f"only variational Bayes has a bound to choose by, got {shown(method)}")
-    given = list(ranks) if isinstance(ranks, Iterable) else []
+    try:
+        given = list(ranks)
+    except TypeError:  # also an array without a dimension, which says that it can be gone through
+        given = []
     if not given:
         raise SettingError(f"give ranks to choose from, such as range(1, 7), got {shown(ranks)}")
     check_count(**{f"rank {shown(rank)}": rank for rank in given})

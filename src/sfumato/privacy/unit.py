@@ -15,7 +15,7 @@ unit                        neighbours differ in                    relation    
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -314,9 +314,8 @@ class Public:
         return labels
 
 
-def _is_list(labels: object) -> bool:
-    return (
-        isinstance(labels, Iterable)
-        and hasattr(labels, "__len__")
-        and not isinstance(labels, str | bytes)
-    )
+def _is_list(labels: Any) -> bool:
+    try:
+        return len(labels) >= 0 and not isinstance(labels, str | bytes | Mapping)
+    except TypeError:  # also an array without a dimension
+        return False

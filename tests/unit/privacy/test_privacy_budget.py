@@ -241,3 +241,14 @@ def test_flattening_multiplies():
 def test_events_of_numpy_numbers_are_equal_to_those_of_python():
     assert GaussianEvent(np.float64(2.0)) == GaussianEvent(2.0)
     assert hash(Repeated(PureEvent(1.0), np.int64(3))) == hash(Repeated(PureEvent(1.0), 3))
+
+
+@pytest.mark.parametrize("labels", ["ann", b"ann", 7, None, np.array(7), {"ann": 1}], ids=repr)
+def test_public_labels_are_lists(labels):
+    with pytest.raises(SettingError, match="public labels of user must be a list of labels, or True"):
+        Public(labels={"user": labels})
+
+
+def test_public_labels_may_be_any_sequence():
+    for labels in (["a", "b"], ("a", "b"), range(2), np.arange(2), True):
+        assert Public(labels={"user": labels}).labels_of("user") is labels
