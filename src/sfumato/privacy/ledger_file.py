@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -40,6 +40,8 @@ class LedgerFile:
                 self._mend()
             yield
         finally:
+            # By name, not by closing alone: a child that was forked a moment ago may have a copy still.
+            _unlock(self._descriptor)
             self.close()
 
     def records(self) -> list[Any]:
@@ -171,6 +173,15 @@ def _lock(descriptor: int, path: Path) -> None:
 
 # A forked process inherits descriptors, and a lock is held as long as any of them is open: it closes
 # its own, so that the lock ends with the fit that took it.
+def _unlock(descriptor: int) -> None:
+    """Give the lock back; in a forked process there is no descriptor any more, and nothing to give."""
+    with suppress(ImportError):
+        import fcntl
+
+        if descriptor >= 0:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 _opened: WeakSet[LedgerFile] = WeakSet()
 
 

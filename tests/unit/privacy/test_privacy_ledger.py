@@ -489,6 +489,19 @@ def test_a_forked_process_keeps_no_lock(path):
 
 
 @needs_fork
+def test_a_copy_of_the_file_that_is_left_open_keeps_no_lock(path):
+    """As a child has one between its fork and its first step."""
+    ledger = Ledger(Value(), path=path)
+    with ledger.reserve(charges(0.25), Entropy(0)) as reservation:
+        copy = os.dup(ledger._file._descriptor)
+        reservation.ask(lambda draw: draw.release(CLIPPED))
+    try:
+        spend(Ledger(Value(), path=path), 0.25)
+    finally:
+        os.close(copy)
+
+
+@needs_fork
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_draws_nothing(open_ledger):
     ledger = open_ledger()
