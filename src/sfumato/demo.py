@@ -60,7 +60,8 @@ def run_demo(
     )
     folder = kept.save(out / "model")
     console.print(f"\nPicture: {image}\nModel:   {folder} (release: safe to hand out; owner: is not)")
-    console.print(f"Next, on a file of your own:\n  {_NEXT}", soft_wrap=True)
+    console.print("Next, on a file of your own, with the number of users that there are at most:")
+    console.print(f"  {_NEXT}", soft_wrap=True)
     return curves
 
 

@@ -145,31 +145,18 @@ class TensorEstimator(Parametrised, ABC):
         A private plan needs the values' public bounds, and where positions are public the number of
         entries. A promise that is worth little is a :class:`PrivacyWarning`.
         """
-        plan = self.quiet_plan(modes, dtype, bounds=bounds, entries=entries)
-        if isinstance(plan, PrivatePlan):
-            warn_of(plan.caveats)
-        return plan
-
-    def quiet_plan(
-        self,
-        modes: Sequence[Mode],
-        dtype: DTypeLike = np.float64,
-        *,
-        bounds: tuple[float, float] | None = None,
-        entries: int | None = None,
-    ) -> Plan[PublicShape] | PrivatePlan:
-        """The same without a warning: where a plan is one of several, or nothing is released."""
         self._check_settings()
         if self.privacy is not None:
             shape = self._shape(modes_of_fit(modes, self.privacy), dtype)
-            return self._private_plan(shape, self.privacy, bounds, entries)
+            plan = self._private_plan(shape, self.privacy, bounds, entries)
+            warn_of(plan.caveats)
+            return plan
         shape = self._shape(modes, dtype)
         solver = self._solver()
         tolerance = getattr(solver, "tolerance", None)
         return Plan(shape, solver, int(self.seed), int(self.starts), tolerance)
 
     def _shape(self, modes: Sequence[Mode], dtype: DTypeLike) -> PublicShape:
-        self._check_settings()
         chosen = as_precision(dtype if self.dtype is None else self.dtype)
         if self.privacy is not None:
             # Rounding single-precision sums could add more than clipping bounds.

@@ -18,7 +18,7 @@ from sfumato.fit.private import PrivatePlan
 from sfumato.fit.search import SearchPlan, carry_out_search, make_search
 from sfumato.parameters import Parametrised
 from sfumato.privacy.budget import Budget
-from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.caveats import warn_of, without_warnings
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.settings import Privacy
 from sfumato.surface import setting
@@ -80,10 +80,11 @@ class PrivateSearch(Parametrised):
 
         def plans_within(run: Budget) -> list[PrivatePlan]:
             plans = []
-            for number in range(len(self.estimators)):
-                plan = self._candidate(number, run).quiet_plan(modes, bounds=bounds, entries=entries)
-                assert isinstance(plan, PrivatePlan)
-                plans.append(plan)
+            with without_warnings():  # the search has its own
+                for number in range(len(self.estimators)):
+                    plan = self._candidate(number, run).plan(modes, bounds=bounds, entries=entries)
+                    assert isinstance(plan, PrivatePlan)
+                    plans.append(plan)
             return plans
 
         repetitions = self.repetitions

@@ -194,7 +194,7 @@ def test_baselines_change_nothing_and_come_after_the_model_is_on_disk(ratings, t
     assert held_out(ratings, tmp_path / "text", *seeded).exit_code == 0
 
     def fails(*_args, **_settings):
-        raise RuntimeError("a baseline that cannot be fitted")
+        raise sf.SettingError("a baseline that cannot be fitted")
 
     monkeypatch.setattr(Biases, "fit", fails)
     broken = held_out(ratings, tmp_path / "broken", *seeded)

@@ -18,6 +18,7 @@ from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.budget import Budget, rounded_up
+from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.events import GaussianEvent, flattened
 from sfumato.privacy.settings import Privacy
 from sfumato.privacy.unit import PrivacyUnit, parse_unit
@@ -62,7 +63,8 @@ class Subject:
         """The same for a privacy and data that are ready."""
         entries = None if unit_of(tensor, privacy).hides_presence else tensor.n_entries
         ready = _with_privacy(estimator, privacy)
-        plan = ready.quiet_plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
+        with without_warnings():  # nothing is released
+            plan = ready.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
         assert isinstance(plan, PrivatePlan)
         if not whole_fits and _shortened(plan.solver) is not plan.solver:
             ready = _with_privacy(estimator, replace(privacy, method=_shortened(plan.solver)))

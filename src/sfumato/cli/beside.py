@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sfumato.errors import SfumatoError
 from sfumato.estimators import Biases, TensorEstimator
 from sfumato.privacy.caveats import without_warnings
 from sfumato.report import FitProgress, Result, rmse
@@ -117,7 +118,7 @@ def _measured(
     results = []
     for name, baseline in baselines.items():
         progress.begin(name)
-        with suppress(Exception), without_warnings():
+        with suppress(SfumatoError), without_warnings():
             error = rmse(baseline.fit(train).predict(test), test.values)
             results.append(Result(name, error, baseline.fit_seconds_))
     return results

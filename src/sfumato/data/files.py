@@ -59,7 +59,7 @@ _FOREIGN = (
     LookupError,
     MemoryError,
     OSError,
-    RuntimeError,  # NotImplementedError and RecursionError among them
+    RuntimeError,  # also of kinds of data that a library cannot read, and of nesting too deep
     TypeError,
     ValueError,  # errors of Unicode among them
 )

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from math import expm1
 from typing import Any
 
+from sfumato.checks import LEAST_SIZE, MOST_SIZE
 from sfumato.errors import SettingError
 
 MOST_REPETITIONS = 500  # more on average than anybody would run
-_LEAST, _MOST = 1e-60, 1e60  # numbers of an event: their squares and sums have to be numbers too
 _MOST_TIMES = 10**12  # that an event is repeated
 _DEEPEST = 50  # compositions of compositions in a record
 
@@ -26,7 +26,7 @@ class GaussianEvent:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _check(_LEAST <= float(self.noise_multiplier) <= _MOST, self)
+        _check(LEAST_SIZE <= float(self.noise_multiplier) <= MOST_SIZE, self)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LaplaceEvent:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _check(_LEAST <= float(self.noise_multiplier) <= _MOST, self)
+        _check(LEAST_SIZE <= float(self.noise_multiplier) <= MOST_SIZE, self)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PureEvent:
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check(0 <= float(self.epsilon) <= _MOST, self)
+        _check(0 <= float(self.epsilon) <= MOST_SIZE, self)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ApproximateEvent:
     delta: float
 
     def __post_init__(self) -> None:
-        _check(0 <= float(self.epsilon) <= _MOST and 0 <= self.delta < 1, self)
+        _check(0 <= float(self.epsilon) <= MOST_SIZE and 0 <= self.delta < 1, self)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ZCDPEvent:
     rho: float
 
     def __post_init__(self) -> None:
-        _check(0 <= float(self.rho) <= _MOST, self)
+        _check(0 <= float(self.rho) <= MOST_SIZE, self)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class SampledGaussianEvent:
     replaces: bool
 
     def __post_init__(self) -> None:
-        _check(_LEAST <= float(self.noise_multiplier) <= _MOST, self)
-        _check(_LEAST <= float(self.rate) <= 1 and self.replaces in (False, True), self)
+        _check(LEAST_SIZE <= float(self.noise_multiplier) <= MOST_SIZE, self)
+        _check(LEAST_SIZE <= float(self.rate) <= 1 and self.replaces in (False, True), self)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RepeatAndSelect:
     rate: float
 
     def __post_init__(self) -> None:
-        _check(len(self.events) > 0 and _LEAST <= float(self.rate) <= MOST_REPETITIONS, self)
+        _check(len(self.events) > 0 and LEAST_SIZE <= float(self.rate) <= MOST_REPETITIONS, self)
         for event in self.events:  # neither has divergences that a bound could be made from
             inner = [part for part, _ in flattened(event)]
             _check(not any(isinstance(part, ApproximateEvent | RepeatAndSelect) for part in inner), self)

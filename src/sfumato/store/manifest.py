@@ -17,11 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sfumato.checks import as_path
 from sfumato.errors import ModelFileError, OldFormatWarning
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.names import GUARANTEE_JSON, JSON, MANIFEST, TENSORS, UNLISTED
 from sfumato.store.reading import SMALL, Array, damage, parse_json, parse_tensors, read_file
-from sfumato.store.replacing import as_path, recover
+from sfumato.store.replacing import recover
 from sfumato.typed import check_fields
 
 FORMAT = 2
@@ -94,7 +95,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Contents:
 
 def existing_folder(folder: str | os.PathLike[str]) -> Path:
     """A folder that is there, or was before a save that was killed."""
-    path = as_path(folder)
+    path = as_path("folder", folder)
     recover(path)
     try:
         found = path.is_dir()

@@ -1,9 +1,9 @@
 """Folders that appear whole or not at all, and take the place of older ones without a gap.
 
-A new model is written inside a *work folder* beside its place, ``.NAME.saving-XXXXXXXX``, which a lock
-shows to be in use for as long as its process lives, and is then put in its place: where there is a
-model already the two change places at one stroke. Where the system cannot do that, the old one is moved
-to the work folder first; should the process be killed before the new one has moved, the next that
+A new model is written inside a *work folder* beside its place, ``.NAME.saving-`` and random letters. A
+lock shows it to be in use for as long as its process lives. It is then put in its place: where there is
+a model already the two change places at one stroke. Where the system cannot do that, the old one is
+moved to the work folder first; should the process be killed before the new one has moved, the next that
 loads or saves there puts the old one back.
 
 Work folders of killed processes, which may hold rows of owners, are removed by the next save.
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sfumato.checks import as_path
 from sfumato.errors import ModelFileError, SaveError
 from sfumato.store.names import foreign, is_model
 
@@ -81,18 +82,11 @@ def _try_to_write(target: Path) -> None:
         os.fsync(probe.fileno())
 
 
-def as_path(folder: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(folder)
-    except TypeError as error:
-        raise ModelFileError(f"{folder!r} is no path: give a word or a Path") from error
-
-
 def _resolved(folder: str | os.PathLike[str]) -> Path:
     """Where a folder really lies, whatever links lead there."""
     try:
-        return as_path(folder).resolve()
-    except (OSError, RuntimeError, ValueError) as error:
+        return as_path("folder", folder).resolve()
+    except (OSError, RuntimeError) as error:
         raise ModelFileError(f"{folder} is no folder: {error}") from error
 
 

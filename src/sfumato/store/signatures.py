@@ -14,11 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from sfumato.checks import as_path
 from sfumato.errors import ModelFileError, SettingError, SignatureError
 from sfumato.store.manifest import Contents, existing_folder, read_folder
 from sfumato.store.names import MANIFEST, NEW_SIGNATURE, NOT_FOR_RELEASE, RELEASE, SIGNATURE
 from sfumato.store.reading import SMALL, damage, parse_json, read_file
-from sfumato.store.replacing import as_path
 
 _ALGORITHM = "Ed25519"
 _PREFIX = b"sfumato: signature of the manifest of a model folder, version 1\n"  # and of nothing else
@@ -31,7 +31,7 @@ def new_key(file: _PathLike) -> Path:
     Neither file may exist. The public key is for everybody who is to verify.
     """
     private, public = _keys().new_pair()
-    path = as_path(file)
+    path = as_path("file", file)
     beside = path.with_name(f"{path.name}.pub")
     if os.path.lexists(beside):
         raise ModelFileError(f"{beside} is there already, and is not written over")
@@ -50,7 +50,7 @@ def sign(folder: _PathLike, key: _PathLike) -> str:
     Of a private fit's folder its release is signed. All files are held against the manifest first; none
     of them is touched, and a signature that was there is replaced.
     """
-    private = _keys().read_private(as_path(key))
+    private = _keys().read_private(as_path("key", key))
     contents = _contents(folder)
     public = private.public_key().public_bytes_raw()
     signature = {
@@ -67,7 +67,7 @@ def verify(folder: _PathLike, key: _PathLike) -> str:
 
     Whatever is wrong is a ``ModelFileError``: a ``SignatureError`` where it is the signature.
     """
-    public = _keys().read_public(as_path(key))
+    public = _keys().read_public(as_path("key", key))
     contents = _contents(folder)
     signature = _read_signature(contents.path)
     if signature is None:
