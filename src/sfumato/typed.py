@@ -13,6 +13,8 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from sfumato.checks import shown
+
 _T = TypeVar("_T")
 
 
@@ -43,12 +45,12 @@ def fits(value: Any, hint: Any) -> bool:
 def check_fields(data: Any, hints: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The fields of a JSON object, each known and of its type; lists become tuples where due."""
     if not isinstance(data, dict):
-        raise TypeError(f"{_short(data)} has no fields")
+        raise TypeError(f"{shown(data)} has no fields")
     for name, value in data.items():
         if name not in hints:
             raise ValueError(f"{what} has a field {name!r} that this version does not know")
         if not fits(value, hints[name]):
-            raise ValueError(f"{name} of {what} cannot be {_short(value)}")
+            raise ValueError(f"{name} of {what} cannot be {shown(value)}")
     return {name: _with_tuples(value, hints[name]) for name, value in data.items()}
 
 
@@ -62,13 +64,13 @@ def made_of(make: Callable[..., _T], data: Any, what: str) -> _T:
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
     if not fits(value, int) or isinstance(value, float) or value < least:
-        raise ValueError(f"{what} must be a whole number from {least} on, not {_short(value)}")
+        raise ValueError(f"{what} must be a whole number from {least} on, not {shown(value)}")
     return int(value)
 
 
 def finite_number(value: Any, what: str) -> float:
     if not fits(value, float) or not isfinite(value):
-        raise ValueError(f"{what} must be a finite number, not {_short(value)}")
+        raise ValueError(f"{what} must be a finite number, not {shown(value)}")
     return float(value)
 
 
@@ -84,8 +86,3 @@ def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
 def _with_tuples(value: Any, hint: Any) -> Any:
     wants_tuple = any(get_origin(each) is tuple for each in (hint, *get_args(hint)))
     return tuple(value) if isinstance(value, list) and wants_tuple else value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
