@@ -19,7 +19,6 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import sfumato as sf
@@ -28,14 +27,14 @@ from benchmarks.memory import MIB, Peak, elsewhere
 from benchmarks.peers import Peer
 from benchmarks.report import Figure, say
 from benchmarks.timing import Disturbance, best_and_median
-from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.synthetic import sample_cells
 from sfumato.metrics import rmse
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.divergence import beta_divergence
-from sfumato.solvers.multiplicative import DivergenceQuery
+from sfumato.sites.coupled import CoupledSite
+from sfumato.solvers.coupled.multiplicative import DivergenceQuery
+from sfumato.types import Array
 
-Array = NDArray[Any]
 SWEEPS = 100  # after which accuracy is compared
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from benchmarks.report import Figure
 from sfumato.privacy.account import Account, Charged
 from sfumato.privacy.accounting import calibrate, epsilon_of
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.events import (
     Event,
     GaussianEvent,

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.timing import Action, timed
-from sfumato.simd import add, aligned_zeros, lanes, load, multiply, prefetch, store
+from sfumato.kernels.numba.simd import add, aligned_zeros, lanes, load, multiply, prefetch, store
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _AHEAD = 8
 _CHAIN_STEPS = 50_000_000
 

@@ -18,15 +18,14 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 import sfumato as sf
 from benchmarks.report import Figure, say
 from sfumato.fit import planner
 from sfumato.fit.admit import with_labels_of
-from sfumato.solvers.base import PublicShape
+from sfumato.solvers.protocol import PublicShape
+from sfumato.types import Array
 
-Array = NDArray[Any]
 Pair = tuple[sf.SparseTensor, sf.SparseTensor]
 CLOSE = 0.1  # of the measured ratio to the private constant
 DELTAS = {"entry": 1e-6, "user": 1e-5}

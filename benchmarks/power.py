@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import sfumato as sf
@@ -29,13 +28,13 @@ from benchmarks.report import Figure, say
 from benchmarks.timing import Disturbance, interleave, timed
 from sfumato.data.samples import Samples, open_samples
 from sfumato.fit.power import from_stream
+from sfumato.kernels.numba.parallel import available_threads
 from sfumato.models.components import Components
-from sfumato.parallel import available_threads
-from sfumato.solvers.power import Query
-from sfumato.solvers.power_moments import DocumentMoment, Moment, SampleMoment
-from sfumato.solvers.power_tensors import DenseBlocks, DenseSymmetric, Sparse
+from sfumato.solvers.power.iteration import Query
+from sfumato.solvers.power.moments import DocumentMoment, Moment, SampleMoment
+from sfumato.solvers.power.tensors import DenseBlocks, DenseSymmetric, Sparse
+from sfumato.types import Array
 
-Array = NDArray[Any]
 LEAST_SHARE = 0.6  # of the rate of matrix products, that a pass over a stream has to reach
 
 

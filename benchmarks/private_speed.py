@@ -24,19 +24,19 @@ import sfumato as sf
 from benchmarks.report import Figure, say
 from benchmarks.timing import Action, Disturbance, Rounds, interleave, timed, warm_up
 from sfumato import SparseTensor
-from sfumato.data.layout import Site
 from sfumato.errors import DataError
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import CPModel
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Draw
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.privacy.unit import Entry
+from sfumato.privacy.units import Entry
+from sfumato.sites.memory import Site
 from sfumato.solvers import MinibatchSGD, PrivateSGD
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_gradient import Start
+from sfumato.solvers.private.gradient.solver import Start
+from sfumato.solvers.protocol import PublicShape
 
 SHAPE = (100_000, 20_000, 365)
 NAMES = ("user", "item", "day")

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from sfumato import SparseTensor, TensorEstimator
-from sfumato.data.layout import Site
+from sfumato.sites.memory import Site
 
 Action = Callable[[], float]
 

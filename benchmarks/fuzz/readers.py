@@ -26,7 +26,7 @@ from numpy.random import Generator
 
 from benchmarks.fuzz.harness import Subject
 from benchmarks.fuzz.xlsx import workbook
-from sfumato.data.read import labels_of, read, read_table
+from sfumato.data.io.read import labels_of, read, read_table
 from sfumato.data.samples import open_samples
 from sfumato.data.tensor import Mode, SparseTensor
 

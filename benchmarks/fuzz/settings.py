@@ -23,7 +23,7 @@ import numpy as np
 import sfumato as sf
 from benchmarks.fuzz.harness import Subject
 from sfumato import diagnostics, metrics
-from sfumato.solvers.base import DivergedError
+from sfumato.solvers.protocol import DivergedError
 
 MODES = ("user", "item", "day")
 SHAPE = (6, 5, 4)

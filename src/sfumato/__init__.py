@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sfumato.auditing import Audit, OneRunAudit, audit, audit_one_run
-    from sfumato.coupled import Coupled
     from sfumato.data import datasets, prepare, scaling, synthetic
+    from sfumato.data.io.read import read
+    from sfumato.data.io.write import write_completed, write_factors
     from sfumato.data.profile import Profile
-    from sfumato.data.read import read
     from sfumato.data.relations import Relations
     from sfumato.data.tensor import Mode, SparseTensor
-    from sfumato.data.write import write_completed, write_factors
     from sfumato.errors import (
         DataError,
         ModelFileError,
@@ -40,17 +39,19 @@ if TYPE_CHECKING:
         SignatureError,
         UnknownLabelError,
     )
-    from sfumato.estimators import CP, Biases, TensorEstimator, Tucker, cross_validate, load
+    from sfumato.estimators.completion import CP, Biases, TensorEstimator, Tucker, cross_validate, load
+    from sfumato.estimators.coupled import Coupled
+    from sfumato.estimators.power import PowerMethod
+    from sfumato.estimators.search import PrivateSearch
     from sfumato.fit.model_order import choose_rank
     from sfumato.models.components import Matching, match_components
     from sfumato.models.multilinear import CPModel, TuckerModel
-    from sfumato.power import PowerMethod
     from sfumato.privacy.account import read_ledger
-    from sfumato.privacy.budget import ZCDP, Budget
+    from sfumato.privacy.budgets import ZCDP, Budget
     from sfumato.privacy.guarantee import Guarantee
     from sfumato.privacy.ledger import BudgetError, Ledger
     from sfumato.privacy.settings import Privacy
-    from sfumato.privacy.unit import Entry, Public, Sample, TensorEntry, Unit, UnitValues, Value
+    from sfumato.privacy.units import Entry, Public, Sample, TensorEntry, Unit, UnitValues, Value
     from sfumato.solvers import (
         ALS,
         SGD,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
         Variational,
     )
     from sfumato.store import new_key, sign, verify
-    from sfumato.tuning import PrivateSearch
 
 __version__ = "0.1.0"
 
@@ -156,13 +156,13 @@ __all__ = [
 # a module is imported when one of its names is first used: `sfumato --help` uses none.
 _HOMES = {
     "sfumato.auditing": ("Audit", "OneRunAudit", "audit", "audit_one_run"),
-    "sfumato.coupled": ("Coupled",),
+    "sfumato.estimators.coupled": ("Coupled",),
     "sfumato.data": ("datasets", "prepare", "scaling", "synthetic"),
     "sfumato.data.profile": ("Profile",),
-    "sfumato.data.read": ("read",),
+    "sfumato.data.io.read": ("read",),
     "sfumato.data.relations": ("Relations",),
     "sfumato.data.tensor": ("Mode", "SparseTensor"),
-    "sfumato.data.write": ("write_completed", "write_factors"),
+    "sfumato.data.io.write": ("write_completed", "write_factors"),
     "sfumato.errors": (
         "DataError",
         "ModelFileError",
@@ -176,17 +176,24 @@ _HOMES = {
         "SignatureError",
         "UnknownLabelError",
     ),
-    "sfumato.estimators": ("CP", "Biases", "TensorEstimator", "Tucker", "cross_validate", "load"),
+    "sfumato.estimators.completion": (
+        "CP",
+        "Biases",
+        "TensorEstimator",
+        "Tucker",
+        "cross_validate",
+        "load",
+    ),
     "sfumato.fit.model_order": ("choose_rank",),
     "sfumato.models.components": ("Matching", "match_components"),
     "sfumato.models.multilinear": ("CPModel", "TuckerModel"),
-    "sfumato.power": ("PowerMethod",),
+    "sfumato.estimators.power": ("PowerMethod",),
     "sfumato.privacy.account": ("read_ledger",),
-    "sfumato.privacy.budget": ("ZCDP", "Budget"),
+    "sfumato.privacy.budgets": ("ZCDP", "Budget"),
     "sfumato.privacy.guarantee": ("Guarantee",),
     "sfumato.privacy.ledger": ("BudgetError", "Ledger"),
     "sfumato.privacy.settings": ("Privacy",),
-    "sfumato.privacy.unit": ("Entry", "Public", "Sample", "TensorEntry", "Unit", "UnitValues", "Value"),
+    "sfumato.privacy.units": ("Entry", "Public", "Sample", "TensorEntry", "Unit", "UnitValues", "Value"),
     "sfumato.solvers": (
         "ALS",
         "SGD",
@@ -207,7 +214,7 @@ _HOMES = {
         "Variational",
     ),
     "sfumato.store": ("new_key", "sign", "verify"),
-    "sfumato.tuning": ("PrivateSearch",),
+    "sfumato.estimators.search": ("PrivateSearch",),
 }
 
 # A type checker reads the imports above; it must not learn that any name can be asked for.

@@ -12,9 +12,9 @@ from rich.table import Table
 from sfumato import report
 from sfumato.data import synthetic
 from sfumato.data.tensor import SparseTensor
-from sfumato.estimators import CP, Biases
+from sfumato.estimators.completion import CP, Biases
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import Public
+from sfumato.privacy.units import Public
 
 NOT_PRIVATE = "not private: the model and its predictions can give away single entries"
 _NEXT = (

@@ -7,17 +7,15 @@ a number come as ``draws[chain, draw]``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from sfumato.checks import as_numbers, check_flag
 from sfumato.errors import SettingError
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _FEWEST = 8  # draws of a chain: its halves need a variance, and an autocovariance at some lags
 
 

@@ -5,17 +5,14 @@ Every function takes what was observed first, then what was predicted, and retur
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
 from sfumato.checks import as_numbers, check_count, check_positive
 from sfumato.errors import DataError
-
-Array = NDArray[Any]
+from sfumato.types import Array
 
 
 def rmse(observed: ArrayLike, predicted: ArrayLike) -> float:

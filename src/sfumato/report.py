@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data import prepare
+from sfumato.data.io.write import replacing
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.data.write import replacing
 from sfumato.errors import SettingError, SfumatoError
-from sfumato.solvers.base import Info
+from sfumato.solvers.protocol import Info
 from sfumato.surface import setting
+from sfumato.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.console import Console, Group
     from rich.table import Table
 
-Array = NDArray[Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 # -- describing a tensor ------------------------------------------------------------------------

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.coupled_layout import CoupledSite
 from sfumato.fit.plan import Plan, carry_out
 from sfumato.models.coupled import CoupledModel
+from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers import COUPLED_SOLVERS
-from sfumato.solvers.coupled import CoupledShape
+from sfumato.solvers.coupled.shape import CoupledShape
 
 SHORT = {
     "multiplicative": {"sweeps": 6},

@@ -9,7 +9,7 @@ import pytest
 from sfumato.errors import SettingError
 from sfumato.privacy import mechanisms
 from sfumato.privacy.accounting import epsilon_of
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import event_from_json, event_to_json
 from sfumato.privacy.ledger import Charge, Ledger
@@ -26,7 +26,7 @@ from sfumato.privacy.mechanisms import (
     RowwiseVectorLaplace,
     VectorLaplace,
 )
-from sfumato.privacy.unit import Value
+from sfumato.privacy.units import Value
 
 RELEASING = [
     Laplace(2.0),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.fit.plan import Plan, carry_out, training_rmse
 from sfumato.models.multilinear import CPModel, Multilinear
+from sfumato.sites.memory import Site
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting
-from sfumato.solvers.base import Info, PublicShape
+from sfumato.solvers.protocol import Info, PublicShape
 
 # Easy data: biases, a component, little noise.
 PLANTED = sf.synthetic.cp((14, 12, 10), 2, entries=900, snr=9.0, biases=0.8, shift=3.0, seed=1)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from sfumato.experiments.ermis import MEANS, STUDIES, VISITED
-from sfumato.experiments.runner import Job
+from sfumato.papers.ermis import MEANS, STUDIES, VISITED
+from sfumato.papers.runner import Job
 
 TOLERANCE = 1e-4
 

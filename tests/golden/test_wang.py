@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from sfumato.experiments import wang
-from sfumato.experiments.runner import Job
+from sfumato.papers import wang
+from sfumato.papers.runner import Job
 
 TOLERANCE = 1e-3
 

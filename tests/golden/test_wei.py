@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from sfumato.experiments.runner import Job
-from sfumato.experiments.wei import do_job
+from sfumato.papers.runner import Job
+from sfumato.papers.wei import do_job
 
 TOLERANCE = 3e-5
 HALF = (("scaling", "minmax"), ("missing", 0.5))

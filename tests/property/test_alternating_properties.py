@@ -12,12 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.privacy.unit import Entry, Unit, Value
-from sfumato.solvers import alternating_kernels, alternating_queries
-from sfumato.solvers.alternating_kernels import (
+from sfumato.kernels.numba import alternating as alternating_kernels
+from sfumato.kernels.numba.alternating import (
     CORE,
     Features,
     Weighting,
@@ -27,7 +24,12 @@ from sfumato.solvers.alternating_kernels import (
     triangle,
     unit_sums,
 )
-from sfumato.solvers.alternating_queries import (
+from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.privacy.units import Entry, Unit, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.own_rows import OwnPrior, row_products, solve_own
+from sfumato.solvers.private.alternating import queries as alternating_queries
+from sfumato.solvers.private.alternating.queries import (
     BlockQuery,
     Owners,
     OwnQuery,
@@ -36,10 +38,9 @@ from sfumato.solvers.alternating_queries import (
     own_statistics,
     scatter_statistics,
 )
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.contributions import grid
-from sfumato.solvers.own_rows import OwnPrior, row_products, solve_own
-from sfumato.solvers.private_biases import Known
+from sfumato.solvers.private.biases import Known
+from sfumato.solvers.private.contributions import grid
+from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 KINDS = [("cp", 2), ("cp", 3), ("cp", 4), ("tucker", 2), ("tucker", 3), ("tucker", 4)]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sfumato as sf
-from sfumato.privacy.clip import check_range
+from sfumato.privacy.clipping import check_range
 
 CELLS = sf.synthetic.cp((5, 4), 1, entries=16, seed=0).tensor
 METHODS = ("constant", "bias", "alternating")

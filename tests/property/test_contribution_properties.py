@@ -11,19 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.models.multilinear import CPModel
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.contributions import (
-    Contribution,
-    arrange,
-    entry_sums,
-    unit_sums,
-    unit_sums_reference,
-)
-from sfumato.solvers.private_biases import (
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.biases import (
     CountsQuery,
     Known,
     SumsQuery,
@@ -31,6 +23,14 @@ from sfumato.solvers.private_biases import (
     count_statistics,
     sum_statistics,
 )
+from sfumato.solvers.private.contributions import (
+    Contribution,
+    arrange,
+    entry_sums,
+    unit_sums,
+    unit_sums_reference,
+)
+from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 NAMES = ("user", "item", "day")

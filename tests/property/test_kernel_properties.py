@@ -5,15 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data import layout
-from sfumato.data.layout import Site, WeightedSite, make_grid
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.simd import aligned_zeros
-from sfumato.solvers.als import _uncertainty, core_equations, predictions, residuals
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.minibatch import MinibatchSGD, batch_edges, batches_reference
-from sfumato.solvers.normal import (
+from sfumato.sites import memory as layout
+from sfumato.sites.memory import Site, WeightedSite, make_grid
+from sfumato.solvers.gradient.minibatch import MinibatchSGD, batch_edges, batches_reference
+from sfumato.solvers.gradient.passes import PassQuery, Penalty
+from sfumato.solvers.gradient.sequential import SequentialSGD, visit_in_turn_reference
+from sfumato.solvers.gradient.sgd import run_pass, visit_reference
+from sfumato.solvers.least_squares.als import _uncertainty, core_equations, predictions, residuals
+from sfumato.solvers.least_squares.normal import (
     NormalEquations,
     Ridge,
     normal_equations,
@@ -21,9 +23,7 @@ from sfumato.solvers.normal import (
     solve_rows,
     solve_rows_reference,
 )
-from sfumato.solvers.passes import PassQuery, Penalty
-from sfumato.solvers.sequential import SequentialSGD, visit_in_turn_reference
-from sfumato.solvers.sgd import run_pass, visit_reference
+from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 # A kernel is compiled anew for each of these, which takes seconds.

@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.privacy.clip import clip_values
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_output import (
+from sfumato.privacy.clipping import clip_values
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.output import (
     Equations,
     RidgePlan,
     clipped_rows,
@@ -24,6 +23,7 @@ from sfumato.solvers.private_output import (
     row_features_reference,
     rowwise_gain,
 )
+from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 many = settings(max_examples=150, deadline=None, database=None, derandomize=True)

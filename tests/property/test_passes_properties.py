@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.numba.parallel import run
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.parallel import run
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.passes import PassQuery
-from sfumato.solvers.private_passes import (
+from sfumato.sites.memory import Site
+from sfumato.solvers.gradient.passes import PassQuery
+from sfumato.solvers.gradient.sequential import Perturbation, SequentialSGD, visit_in_turn_reference
+from sfumato.solvers.private.passes import (
     Settings,
     _noisy_pass,
     direction_at,
     noisy_gradient,
     noisy_pass_reference,
 )
-from sfumato.solvers.sequential import Perturbation, SequentialSGD, visit_in_turn_reference
+from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 many = settings(max_examples=150, deadline=None, database=None, derandomize=True)

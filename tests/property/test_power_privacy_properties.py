@@ -19,18 +19,18 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.power import Running
 from sfumato.privacy.accounting import advanced, gaussian_delta
-from sfumato.privacy.budget import Budget
-from sfumato.privacy.unit import TensorEntry
-from sfumato.solvers.power import Query
-from sfumato.solvers.power_moments import DocumentMoment, SampleMoment, SumInDoubles
-from sfumato.solvers.power_privacy import (
+from sfumato.privacy.budgets import Budget
+from sfumato.privacy.units import TensorEntry
+from sfumato.solvers.power.iteration import Query
+from sfumato.solvers.power.moments import DocumentMoment, SampleMoment, SumInDoubles
+from sfumato.solvers.power.sensitivity import (
     STEPS,
     EntrySensitivity,
     InDoubles,
     printed_multiplier,
     printed_sensitivity,
 )
-from sfumato.solvers.power_tensors import (
+from sfumato.solvers.power.tensors import (
     DenseBlocks,
     DenseSymmetric,
     Sparse,
@@ -110,7 +110,7 @@ def test_many_levels_take_the_bound_without_pairs(monkeypatch):
         for kind in KINDS:
             tight = bound(Query(kind, u))
             with monkeypatch.context() as patched:
-                patched.setattr("sfumato.solvers.power_privacy._PAIRED", 0)
+                patched.setattr("sfumato.solvers.power.sensitivity._PAIRED", 0)
                 wide = bound(Query(kind, u))
             assert largest_change(changes, u, kind == "weights") <= tight * ROUNDING
             assert tight <= wide * ROUNDING

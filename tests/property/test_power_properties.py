@@ -10,9 +10,9 @@ import sfumato as sf
 from sfumato.data import symmetric
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.fit.power import Online
-from sfumato.solvers.power import PowerSettings, Query
-from sfumato.solvers.power_moments import DocumentMoment, SampleMoment
-from sfumato.solvers.power_tensors import (
+from sfumato.solvers.power.iteration import PowerSettings, Query
+from sfumato.solvers.power.moments import DocumentMoment, SampleMoment
+from sfumato.solvers.power.tensors import (
     DenseBlocks,
     DenseSymmetric,
     Sparse,

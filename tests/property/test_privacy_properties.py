@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
-from sfumato.privacy.budget import ZCDP, Budget, rounded_up
-from sfumato.privacy.clip import clip_sum, clip_values
+from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
+from sfumato.privacy.clipping import clip_sum, clip_values
 from sfumato.privacy.events import (
     ApproximateEvent,
     Composed,

@@ -5,14 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.privacy.unit import Entry, Unit, Value
-from sfumato.simd import aligned_zeros
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_gradient import entry_levels, unit_levels
-from sfumato.solvers.private_kernels import (
+from sfumato.kernels.numba.private_steps import (
     Moves,
     Scale,
     entry_steps,
@@ -20,11 +14,17 @@ from sfumato.solvers.private_kernels import (
     make_paces,
     unit_steps,
 )
-from sfumato.solvers.private_reference import (
+from sfumato.kernels.numba.simd import aligned_zeros
+from sfumato.kernels.reference.private_steps import (
     entry_steps_reference,
     targets_reference,
     unit_steps_reference,
 )
+from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.privacy.units import Entry, Unit, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.gradient.solver import entry_levels, unit_levels
+from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=15, deadline=None, database=None, derandomize=True)
 KINDS = [("cp", 2, np.float64), ("cp", 3, np.float32), ("tucker", 3, np.float64)]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.unit import Entry, Unit, Value
-from sfumato.solvers.alternating_moves import Block, Move
-from sfumato.solvers.alternating_queries import (
+from sfumato.privacy.units import Entry, Unit, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.alternating.moves import Block, Move
+from sfumato.solvers.private.alternating.queries import (
     BlockQuery,
     OwnQuery,
     ScatterQuery,
@@ -25,8 +25,8 @@ from sfumato.solvers.alternating_queries import (
     own_statistics,
     scatter_statistics,
 )
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_alternating import PrivateAlternating
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.protocol import PublicShape
 
 ALARM = 1e-6
 NOISE = 0.7

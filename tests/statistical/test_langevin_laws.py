@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.solvers.coupled import CoupledShape
-from sfumato.solvers.langevin import Langevin
+from sfumato.sites.coupled import CoupledSite
+from sfumato.solvers.coupled.langevin import Langevin
+from sfumato.solvers.coupled.shape import CoupledShape
 
 
 def dense(values, names):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.mechanisms import (
     DiscreteGaussian,

@@ -21,10 +21,10 @@ from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, event_from_json
 from sfumato.privacy.ledger import Ledger
-from sfumato.solvers.power import PowerSettings, Query, begin, components
-from sfumato.solvers.power_moments import DocumentMoment, SampleMoment
-from sfumato.solvers.power_privacy import EntrySensitivity
-from sfumato.solvers.power_tensors import DenseSymmetric
+from sfumato.solvers.power.iteration import PowerSettings, Query, begin, components
+from sfumato.solvers.power.moments import DocumentMoment, SampleMoment
+from sfumato.solvers.power.sensitivity import EntrySensitivity
+from sfumato.solvers.power.tensors import DenseSymmetric
 
 ALARM = 1e-6
 EPSILON, DELTA = 2.0, 1e-5

@@ -9,18 +9,9 @@ import pytest
 from randomgen import AESCounter
 from scipy import stats
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.models.multilinear import CPModel
-from sfumato.parallel import kernel
-from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.ledger import Draw
-from sfumato.privacy.unit import Entry, Unit
-from sfumato.simd import aligned_zeros
-from sfumato.solvers import PrivateSGD
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_gradient import Start
-from sfumato.solvers.private_kernels import (
+from sfumato.kernels.numba.parallel import kernel
+from sfumato.kernels.numba.private_steps import (
     JITTER,
     PACE,
     Moves,
@@ -30,7 +21,16 @@ from sfumato.solvers.private_kernels import (
     make_paces,
     unit_steps,
 )
-from sfumato.solvers.private_reference import entry_steps_reference
+from sfumato.kernels.numba.simd import aligned_zeros
+from sfumato.kernels.reference.private_steps import entry_steps_reference
+from sfumato.models.multilinear import CPModel
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.ledger import Draw
+from sfumato.privacy.units import Entry, Unit
+from sfumato.sites.memory import Site
+from sfumato.solvers import PrivateSGD
+from sfumato.solvers.private.gradient.solver import Start
+from sfumato.solvers.protocol import PublicShape
 
 ALARM = 1e-6
 SCALE = Scale(-10.0, 10.0, 0.0, 1.0)

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.models.multilinear import CPModel
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import RowwiseVectorLaplace
-from sfumato.privacy.unit import Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
-from sfumato.solvers.private_passes import PrivatePasses, direction_at
-from sfumato.solvers.sequential import SequentialSGD
+from sfumato.privacy.units import Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.as_printed.wei import PaperGradient, PaperInput, PaperOutput
+from sfumato.solvers.gradient.sequential import SequentialSGD
+from sfumato.solvers.private.passes import PrivatePasses, direction_at
+from sfumato.solvers.protocol import PublicShape
 
 N, RANK = 3000, 3
 # Entry i has the levels (i, i, i): every row is met once, so that its move shows its noise.

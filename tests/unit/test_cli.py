@@ -19,8 +19,8 @@ import sfumato as sf
 from sfumato import cli, report
 from sfumato.cli.complete import SolverName
 from sfumato.cli.options import Duplicates
+from sfumato.data.io.read import read_table
 from sfumato.data.prepare import POLICIES
-from sfumato.data.read import read_table
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS
 
 # The command line completes with a mean and biases, which solvers of coupled models do not fit.

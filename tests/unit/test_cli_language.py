@@ -9,7 +9,8 @@ import scipy.io
 from typer.testing import CliRunner
 
 from sfumato import cli
-from sfumato.data import coupled_layout, relations
+from sfumato.data import relations
+from sfumato.sites import coupled as coupled_layout
 
 PYTHON = re.compile(
     r"=(True|False|None)\b|\bNone\b|\bPublic\(|\bsf\.|\bsfumato\.\w|\w\(\)|\w=['\"\[(.]|\b[a-z]+_[a-z_]+\b"

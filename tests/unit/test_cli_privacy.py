@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import sfumato as sf
 from sfumato import cli
 from sfumato.cli import beside, options
-from sfumato.estimators import Biases
+from sfumato.estimators.completion import Biases
 from sfumato.privacy import settings
 from sfumato.report import Result
 

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sfumato import cli
-from sfumato.experiments import wang, wei
-from sfumato.experiments.runner import Point
-from sfumato.experiments.wang_noise import Scan
+from sfumato.papers import wang, wei
+from sfumato.papers.runner import Point
+from sfumato.papers.wang_noise import Scan
 
 
 def run(*args):
@@ -166,7 +166,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path, pretended):
 def test_without_movielens_it_says_so_before_work(tmp_path, pretended, monkeypatch):
     monkeypatch.setattr("sfumato.data.datasets._local_folder", lambda *_: None)
     monkeypatch.setattr("sfumato.data.datasets._movielens_files", _not_here)
-    wei_data = pytest.importorskip("sfumato.experiments.wei_data")
+    wei_data = pytest.importorskip("sfumato.papers.wei_data")
     wei_data._split.cache_clear()
     result = run("wei", "--figure", 4, "--quick", "--out", tmp_path / "f")
     assert result.exit_code == 1

@@ -5,9 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sfumato.data import layout, synthetic
-from sfumato.data.layout import Site, WeightedSite, balanced_cuts, make_grid
+from sfumato.data import synthetic
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.sites import memory as layout
+from sfumato.sites.memory import Site, WeightedSite, balanced_cuts, make_grid
 
 SHAPES = {2: (23, 9), 3: (11, 7, 5), 4: (7, 6, 5, 8)}
 

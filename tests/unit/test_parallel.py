@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import sfumato
-from sfumato.parallel import kernel, run, scratch
+from sfumato.kernels.numba.parallel import kernel, run, scratch
 
 FIT = """
 import sfumato as sf
@@ -35,7 +35,7 @@ print(model.predict(mode0=1, mode1=2) < 100)
 """
 ONE_KERNEL = """
 import numpy as np
-from sfumato.data.ordering import level_counts
+from sfumato.kernels.numba.ordering import level_counts
 print(level_counts(np.array([0, 1, 1], np.int32), 2).tolist() == [1, 2])
 """
 

@@ -167,7 +167,7 @@ def test_planted_data_of_the_same_seed_are_no_start():
     method = sf.PowerMethod(1, restarts=10, iterations=1, seed=0).fit(
         planted([1.0], truth[:, 0][None], 3)
     )
-    from sfumato.solvers.power import PowerSettings, begin
+    from sfumato.solvers.power.iteration import PowerSettings, begin
 
     start = begin(PowerSettings((5,), 3, 1, 10, 1), 0).directions
     assert np.abs(start - truth / np.linalg.norm(truth, axis=0)).max() > 0.1

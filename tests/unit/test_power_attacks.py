@@ -18,8 +18,8 @@ from sfumato.errors import DataError, SettingError
 from sfumato.fit.power import Online, PrivatePowerPlan
 from sfumato.privacy.ledger import BudgetError
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.solvers.power import PowerSettings
-from sfumato.solvers.power_moments import SampleMoment
+from sfumato.solvers.power.iteration import PowerSettings
+from sfumato.solvers.power.moments import SampleMoment
 
 RNG = np.random.default_rng(0)
 SAMPLES = RNG.standard_normal((30, 4))
@@ -179,7 +179,7 @@ def test_entries_and_cells_do_not_add_up_in_a_ledger(tmp_path):
 
 def test_sparse_tensors_beyond_what_is_proven_are_refused(monkeypatch, tmp_path):
     """Before anything is charged."""
-    monkeypatch.setattr("sfumato.power.MOST_ENTRIES", 63)
+    monkeypatch.setattr("sfumato.estimators.power.MOST_ENTRIES", 63)
     ledger = tmp_path / "ledger"
     for symmetric in (True, False):
         method = sf.PowerMethod(

@@ -32,9 +32,9 @@ from power_reference import (
 import sfumato as sf
 from sfumato.errors import DataError
 from sfumato.fit.power import carry_out_power, from_stream
-from sfumato.solvers import power
-from sfumato.solvers.power import PowerSettings, Query, components
-from sfumato.solvers.power_moments import SampleMoment
+from sfumato.solvers.power import iteration as power
+from sfumato.solvers.power.iteration import PowerSettings, Query, components
+from sfumato.solvers.power.moments import SampleMoment
 
 MAKERS = {"dense": np.asarray, "sparse": scipy.sparse.csr_array}
 CLOSE = {np.float64: 1e-8, np.float32: 1e-5}  # products of float32 samples are float32

@@ -12,7 +12,7 @@ from sfumato import report
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.report import Result
-from sfumato.solvers.base import Info
+from sfumato.solvers.protocol import Info
 
 
 def tensor(values, cells, shape=(4, 3), bounds=None):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sfumato.parallel import kernel
-from sfumato.simd import aligned_zeros, lanes, load, store, truncate
+from sfumato.kernels.numba.parallel import kernel
+from sfumato.kernels.numba.simd import aligned_zeros, lanes, load, store, truncate
 
 
 @kernel

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.auditing.trials import Runs
 from sfumato.models.multilinear import Multilinear
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _FOLDS = 4
 _FEW = 40  # runs below which nothing can be learnt
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.auditing.attacks import Attack, attacks, honest_scores, rows_of
 from sfumato.auditing.bounds import Counts, epsilon_bound, gaussian_bound, gaussian_distance
@@ -20,11 +19,11 @@ from sfumato.auditing.trials import Runs, Trial, carry_out
 from sfumato.auditing.verdict import Audit, Finding
 from sfumato.checks import as_names, check_count, check_kind, given
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.estimators import TensorEstimator
+from sfumato.estimators.completion import TensorEstimator
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
+from sfumato.types import Array
 
-Array = NDArray[Any]
 Tell = Callable[[str, int, int], None]
 _FINALISTS = 2  # attacks whose bounds are computed: the error is divided among them
 _THRESHOLDS = 200

@@ -14,14 +14,12 @@ from math import exp, inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta, binom, norm
 
 from sfumato.errors import SettingError
 from sfumato.privacy.accounting import gaussian_epsilon
 
-Array = NDArray[Any]
 _LARGEST = 64.0  # epsilon beyond which nobody asks
 
 

@@ -22,16 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.privacy.unit import Entry, PrivacyUnit, Unit, UnitValues
+from sfumato.privacy.units import Entry, PrivacyUnit, Unit, UnitValues
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _LIST_CELLS = 1 << 18  # cells of a table up to which those that are empty are listed
 _CANDIDATES = 20  # cells drawn for each canary in a larger one
 _OF_LEVEL = 8  # cells of each level that are candidates, where that is enough

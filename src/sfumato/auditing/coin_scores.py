@@ -10,22 +10,21 @@ scores are what it says of the release under attack.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.auditing.canaries import Canaries
 from sfumato.auditing.views import View, finite
-from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.own import derived_prior
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.unit import Unit
-from sfumato.solvers.own_rows import solve_own
+from sfumato.privacy.units import Unit
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.own_rows import solve_own
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _FARTHEST = 5.0  # standard deviations beyond which a number only says "far"
 
 

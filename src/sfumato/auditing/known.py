@@ -8,18 +8,15 @@ start can read that number off the rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.trials import Runs
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.private_passes import PrivatePasses, direction_at, spread_of
-
-Array = NDArray[Any]
+from sfumato.solvers.private.passes import PrivatePasses, direction_at, spread_of
+from sfumato.types import Array
 
 
 def known_ratio(

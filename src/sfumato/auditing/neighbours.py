@@ -17,17 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.checks import as_pair, wrong
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
-from sfumato.privacy.unit import PrivacyUnit, Unit, UnitValues
+from sfumato.privacy.units import PrivacyUnit, Unit, UnitValues
+from sfumato.types import Array
 
-Array = NDArray[Any]
 CANARIES = ("least", "most", "edge", "full")
 _MOST_BUILT = 4096  # entries of data that are made up
 _MOST_FULL = 1000  # entries of a canary whose unit has no cap

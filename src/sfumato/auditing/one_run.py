@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.auditing.bounds import one_run_bound, one_run_p_value
 from sfumato.auditing.canaries import Canaries, place_canaries
@@ -29,13 +28,13 @@ from sfumato.auditing.verdict import ACCENT, FAINT, INK, Outcome, Promise
 from sfumato.auditing.views import View
 from sfumato.checks import check_count
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.estimators import TensorEstimator
+from sfumato.estimators.completion import TensorEstimator
 from sfumato.fit.admit import with_labels_of
 from sfumato.privacy.settings import Privacy
 from sfumato.processes import each_done
-from sfumato.solvers.base import DivergedError
+from sfumato.solvers.protocol import DivergedError
+from sfumato.types import Array
 
-Array = NDArray[Any]
 Tell = Callable[[str, int, int], None]
 _LEAST_CANARIES = 10
 _LEAST_REFERENCES = 2

@@ -12,16 +12,16 @@ from sfumato.auditing.verdict import Promise
 from sfumato.checks import check_count, check_flag, check_seed, check_share, given, wrong
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
-from sfumato.estimators import TensorEstimator, admitted
+from sfumato.estimators.completion import TensorEstimator, admitted
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import epsilon_of
-from sfumato.privacy.budget import Budget, rounded_up
+from sfumato.privacy.budgets import Budget, rounded_up
 from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.events import GaussianEvent, flattened
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import PrivacyUnit, parse_unit
+from sfumato.privacy.units import PrivacyUnit, parse_unit
 from sfumato.solvers import InputPerturbation, PrivateOutput
 
 _SHORT_SWEEPS = 12

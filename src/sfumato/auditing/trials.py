@@ -20,20 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.views import observed
+from sfumato.data.io.write import replacing
 from sfumato.data.tensor import SparseTensor
-from sfumato.data.write import replacing
 from sfumato.errors import SettingError
-from sfumato.estimators import TensorEstimator
+from sfumato.estimators.completion import TensorEstimator
 from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.settings import Privacy
 from sfumato.processes import each_done
-from sfumato.solvers.base import DivergedError
+from sfumato.solvers.protocol import DivergedError
+from sfumato.types import Array
 
-Array = NDArray[Any]
 Runs = Mapping[str, Array]  # by what was seen: one row for each run; "side" says on which neighbour
 Tell = Callable[[int], None]
 _BATCH = 20  # runs that are made, and kept, together
@@ -84,7 +83,18 @@ class Trial:
 
 _NO_MATTER = ("progress", "threads")
 _VIEWS = "auditing/views.py"
-_MATTERS = ("data", "fit", "models", "privacy", "solvers", "estimators.py", "store", _VIEWS)
+_MATTERS = (
+    "data",
+    "estimators",
+    "fit",
+    "kernels",
+    "models",
+    "privacy",
+    "sites",
+    "solvers",
+    "store",
+    _VIEWS,
+)
 
 
 @cache

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from sfumato.auditing.bounds import Counts, epsilon_bound, lower_rate, upper_rate
-from sfumato.data.write import replacing
-from sfumato.privacy.budget import rounded_up
+from sfumato.data.io.write import replacing
+from sfumato.privacy.budgets import rounded_up
 
 INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
 

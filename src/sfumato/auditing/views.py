@@ -15,18 +15,17 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
-from sfumato.solvers.own_rows import OwnPrior, solve_own
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.own_rows import OwnPrior, solve_own
 from sfumato.store.manifest import manifest_of
 from sfumato.store.names import MANIFEST
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _NUMBER = re.compile(rb"-?\b\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\b")
 _TENSORS, _JSON = "model.safetensors", "model.json"
 _ROWS_KEPT = 8  # levels of a canary whose rows are kept for each mode

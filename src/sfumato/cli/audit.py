@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sfumato.data.tensor import Mode, SparseTensor
-    from sfumato.estimators import TensorEstimator
+    from sfumato.estimators.completion import TensorEstimator
     from sfumato.privacy.settings import Privacy
 
 _USUAL_SHAPE = (30, 30)
@@ -61,7 +61,7 @@ class AuditOrder:
     processes: int | None
 
     def estimator(self) -> TensorEstimator:
-        from sfumato.estimators import CP, Tucker
+        from sfumato.estimators.completion import CP, Tucker
 
         kind: Any = Tucker if self.tucker else CP
         made: TensorEstimator = kind(self.rank, privacy=self.privacy)
@@ -119,7 +119,7 @@ def _attackable(promise: Promise, bounds: tuple[float, float] | None) -> Privacy
 def _run_audit(order: AuditOrder, notes: Console) -> tuple[Outcome, list[Path]]:
     """Carry an audit out, and write what it found where a folder is named."""
     from sfumato.report import FitProgress
-    from sfumato.solvers.base import Info
+    from sfumato.solvers.protocol import Info
 
     if order.out is not None:
         _check_folder(order.out)
@@ -148,7 +148,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _write(outcome: Outcome, out: Path) -> list[Path]:
-    from sfumato.data.write import replacing
+    from sfumato.data.io.write import replacing
 
     with replacing(out / _JSON) as file:
         file.write(f"{json.dumps(outcome.to_json(), indent=1)}\n".encode())

@@ -100,7 +100,7 @@ def refuse_model(file: Path) -> None:
 
 def columns_of(file: Path, separator: str | None = None, variable: str | None = None) -> list[str]:
     """Names of a table's columns; none for other kinds of files."""
-    from sfumato.data import read
+    from sfumato.data.io import read
 
     refuse_model(file)
     return read.columns_of(file, separator, variable)
@@ -123,7 +123,7 @@ def write_factors_beside(
     biases: Sequence[Any] | None = None,
 ) -> list[Path]:
     """A table of factors for each mode, in a folder beside that of the model."""
-    from sfumato.data.write import write_factors
+    from sfumato.data.io.write import write_factors
 
     folder = out.with_name(f"{out.absolute().name}-factors")
     for stale in [*folder.glob("*.csv"), *folder.glob("*.parquet")]:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sfumato.data.tensor import Mode, SparseTensor
-    from sfumato.estimators import TensorEstimator
+    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.search import PrivateSearch
     from sfumato.privacy.settings import Privacy
     from sfumato.report import Result
-    from sfumato.tuning import PrivateSearch
 
 DEFAULT_TUCKER_RANK = 4
 
@@ -111,7 +111,7 @@ class _Order:
         return not self.tune_rank and (auto or (self.plans_rank and self.given_ranks is None))
 
     def estimator(self, *, rounds: int | None, progress: Any) -> TensorEstimator:
-        from sfumato.estimators import CP, Tucker
+        from sfumato.estimators.completion import CP, Tucker
         from sfumato.solvers import SOLVERS
 
         solver: Any = SOLVERS[self.solver.value]()
@@ -132,7 +132,7 @@ class _Order:
 
     def private_estimator(self, progress: Any) -> TensorEstimator | PrivateSearch:
         """One estimator, or a search among several ranks."""
-        from sfumato.tuning import PrivateSearch
+        from sfumato.estimators.search import PrivateSearch
 
         if not self.tune_rank:
             return self.estimator(rounds=None, progress=progress)
@@ -249,7 +249,7 @@ def _fit(
 ) -> tuple[TensorEstimator, list[Result]]:
     """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
     from sfumato import report
-    from sfumato.estimators import Biases
+    from sfumato.estimators.completion import Biases
 
     parts = None if test is None else tensor.split(test, seed=order.seed)
     name = order.name_for(tensor.shape)
@@ -341,7 +341,7 @@ def _fitted_in_words(order: _Order, estimator: TensorEstimator) -> str:
 
 def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
     """What a search has chosen; an estimator by itself is the best of one."""
-    from sfumato.tuning import PrivateSearch
+    from sfumato.estimators.search import PrivateSearch
 
     return fitted.best_estimator_ if isinstance(fitted, PrivateSearch) else fitted
 

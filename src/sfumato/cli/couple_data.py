@@ -16,9 +16,9 @@ from sfumato.cli.common import columns_of
 from sfumato.cli.couple_order import CoupleOrder, TableOrder
 from sfumato.data import prepare
 from sfumato.data.cells import labels_in
-from sfumato.data.read import read
+from sfumato.data.io.read import read
+from sfumato.data.io.tables import Selection, check_columns
 from sfumato.data.relations import Relation, Relations
-from sfumato.data.tables import Selection, check_columns
 from sfumato.data.tensor import SparseTensor, locate
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from sfumato.cli.common import save_or_rescue, say_what_was_written, write_factors_beside
 from sfumato.cli.couple_data import Parts, related, with_unknown
 from sfumato.cli.couple_order import CoupledSolver, CoupleOrder
-from sfumato.coupled import Coupled
-from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import SparseTensor
 from sfumato.diagnostics import effective_size, split_rhat
-from sfumato.estimators import Biases
+from sfumato.estimators.completion import Biases
+from sfumato.estimators.coupled import Coupled
+from sfumato.kernels.numba.parallel import available_threads
 from sfumato.metrics import auc, rmse
 from sfumato.models.posterior import Posterior
-from sfumato.parallel import available_threads
 from sfumato.report import FitProgress, plain_table
+from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers import Langevin, Multiplicative, Variational
-from sfumato.solvers.coupled_sums import divergence
+from sfumato.solvers.coupled.sums import divergence
 
 if TYPE_CHECKING:
     from rich.console import Console

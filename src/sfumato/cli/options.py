@@ -79,7 +79,7 @@ class Columns:
     date_format: DateFormat = None
 
     def read(self, file: Path) -> SparseTensor:
-        from sfumato.data.read import read
+        from sfumato.data.io.read import read
 
         bins = bins_by_column(self.bin)
         require_columns(columns_of(file, self.separator, self.variable), self.modes, self.value)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError
-from sfumato.estimators import CP
+from sfumato.estimators.completion import CP
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.methods import choose
 from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
 from sfumato.fit.private import PrivatePlan
-from sfumato.privacy.budget import Budget
-from sfumato.privacy.clip import check_range
+from sfumato.privacy.budgets import Budget
+from sfumato.privacy.clipping import check_range
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import Public, Unit
+from sfumato.privacy.units import Public, Unit
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -16,8 +16,8 @@ from sfumato.cli.common import refuse_model
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
-    from sfumato.coupled import Coupled
-    from sfumato.estimators import TensorEstimator
+    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.coupled import Coupled
 
 
 class Unseen(StrEnum):
@@ -53,7 +53,7 @@ class OwnEntries:
     def predict(
         self, estimator: TensorEstimator, table: Any, unseen: Unseen, date_format: str | None
     ) -> Any:
-        from sfumato.data.read import labels_of, read_entries
+        from sfumato.data.io.read import labels_of, read_entries
 
         labels, own = labels_of(table, estimator.modes_), None
         if self.own is not None:
@@ -135,10 +135,10 @@ def predict(
 
     A coupled model has several tables: --relation says which of them the cells belong to.
     """
-    from sfumato.coupled import Coupled
-    from sfumato.data.read import read_table, with_dates
-    from sfumato.data.write import write_added
-    from sfumato.estimators import load
+    from sfumato.data.io.read import read_table, with_dates
+    from sfumato.data.io.write import write_added
+    from sfumato.estimators.completion import load
+    from sfumato.estimators.coupled import Coupled
 
     estimator = load(folder)
     _check_options(estimator, folder, own_entries, of_tables, unseen)
@@ -163,8 +163,8 @@ def _check_options(
     estimator: Any, folder: Path, own_entries: OwnEntries, of_tables: OfTables, unseen: Unseen
 ) -> None:
     """Refuse options that the kind of model has no use for."""
-    from sfumato.coupled import Coupled
-    from sfumato.estimators import TensorEstimator
+    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.coupled import Coupled
 
     if isinstance(estimator, TensorEstimator):
         if of_tables != OfTables():

@@ -51,9 +51,9 @@ class Promise:
 
     def settings(self, bounds: tuple[float, float] | None, release: Release) -> Privacy | None:
         """The privacy asked for; whatever is wrong with it is said before the file is read."""
-        from sfumato.privacy.budget import Budget
+        from sfumato.privacy.budgets import Budget
         from sfumato.privacy.settings import Privacy
-        from sfumato.privacy.unit import Public
+        from sfumato.privacy.units import Public
 
         if self.epsilon is None:
             self._refuse_without_epsilon(release)
@@ -131,7 +131,7 @@ class Promise:
 
 def _listed(text: str) -> list[str]:
     """Labels from a range of whole numbers, or one by line from a file."""
-    from sfumato.data.files import lines_of
+    from sfumato.data.io.files import lines_of
 
     ends = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})", text)
     if ends is None:

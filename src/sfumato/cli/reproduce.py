@@ -21,8 +21,8 @@ from sfumato.errors import SettingError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sfumato.experiments.paper import Experiment, Paper
-    from sfumato.experiments.runner import Done
+    from sfumato.papers.paper import Experiment, Paper
+    from sfumato.papers.runner import Done
 
 FINDINGS_FILE = "findings.json"
 
@@ -43,7 +43,7 @@ class Order:
 
     @property
     def paper(self) -> Paper:
-        from sfumato.experiments import ermis, wang, wei
+        from sfumato.papers import ermis, wang, wei
 
         papers = {paper.name: paper for paper in (wei.PAPER, wang.PAPER, ermis.PAPER)}
         if self.name not in papers:
@@ -89,9 +89,9 @@ class Outcome:
 
 def _carry_out(order: Order, notes: Console) -> Outcome:
     """Do what is not done yet, and write tables, settings and pictures."""
-    from sfumato.data.write import replacing
-    from sfumato.experiments import runner
-    from sfumato.parallel import available_threads
+    from sfumato.data.io.write import replacing
+    from sfumato.kernels.numba.parallel import available_threads
+    from sfumato.papers import runner
 
     experiment = order.find()
     folder = order.folder(experiment)
@@ -123,7 +123,7 @@ def _carry_out(order: Order, notes: Console) -> Outcome:
 
 
 def _to_json(outcome: Outcome) -> dict[str, Any]:
-    from sfumato.experiments import runner
+    from sfumato.papers import runner
 
     headings = outcome.experiment.headings
     return {

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sfumato.data.labels import bin_times
-from sfumato.data.read import labels_of, read_table
-from sfumato.data.tables import table_of
+from sfumato.data.io.labels import bin_times
+from sfumato.data.io.read import labels_of, read_table
+from sfumato.data.io.tables import table_of
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError
-
-Array = NDArray[Any]
+from sfumato.types import Array
 
 
 def labels_in(X: Any, modes: Sequence[Mode]) -> Mapping[str, Any]:

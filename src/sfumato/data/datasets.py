@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
-from sfumato.data.labels import check_bin
-from sfumato.data.read import labels_of, read
+from sfumato.data.io.labels import check_bin
+from sfumato.data.io.read import labels_of, read
 from sfumato.data.tensor import Mode, SparseTensor, locate
 from sfumato.errors import DataError, SettingError
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.checks import check_choice, check_count, check_seed, check_share, is_whole, shown
-from sfumato.data.ordering import refine_order, row_starts
 from sfumato.data.tensor import Mode, SparseTensor, check_bounds, check_tensor
 from sfumato.errors import DataError, SettingError
+from sfumato.kernels.numba.ordering import refine_order, row_starts
 from sfumato.surface import either, setting
 
 DuplicatePolicy = Literal["error", "mean", "last", "sum"]

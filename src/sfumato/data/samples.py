@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import scipy.sparse
 from numpy.typing import NDArray
 
-from sfumato.data import npy, sparse, tables
-from sfumato.data.files import existing_file, file_kind, reading
+from sfumato.data.io import npy, sparse, tables
+from sfumato.data.io.files import existing_file, file_kind, reading
 from sfumato.errors import DataError, SettingError
 
 # Rows of samples, float32 or float64: a C-contiguous array, or a csr_array without duplicate entries.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from itertools import permutations
 from math import factorial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
+from sfumato.types import Array
 
-Array = NDArray[Any]
 Cells = tuple[NDArray[np.int32], Array]  # coordinates and values
 _TOLERANCE = 1e-8  # part of the largest value by which permuted entries may differ
 

@@ -29,10 +29,10 @@ from sfumato.checks import (
     shown,
     wrong,
 )
-from sfumato.data.ordering import lexicographic_order
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor
 from sfumato.errors import SettingError
+from sfumato.kernels.numba.ordering import lexicographic_order
 
 Floats = NDArray[np.floating[Any]]
 Zipf = Mapping[int, float] | Sequence[float] | None

@@ -22,8 +22,8 @@ from sfumato.checks import (
     shown,
     wrong,
 )
-from sfumato.data.ordering import gather, level_counts, lexicographic_order
 from sfumato.errors import DataError, SettingError, UnknownLabelError
+from sfumato.kernels.numba.ordering import gather, level_counts, lexicographic_order
 from sfumato.surface import setting
 
 MAX_ENTRIES = np.iinfo(np.int32).max

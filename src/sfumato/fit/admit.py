@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data import prepare
-from sfumato.data.ordering import lexicographic_order
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.privacy.clip import clip_values
+from sfumato.kernels.numba.ordering import lexicographic_order
+from sfumato.privacy.clipping import clip_values
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.unit import PrivacyUnit, Public, Unit
+from sfumato.privacy.units import PrivacyUnit, Public, Unit
 from sfumato.surface import either
 
 

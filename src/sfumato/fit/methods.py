@@ -15,10 +15,10 @@ from sfumato.errors import SettingError
 from sfumato.fit.admit import check_labels, public_facts, public_modes
 from sfumato.fit.planner import forecast, multiplier, serves_factors
 from sfumato.fit.private import PrivatePlan
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.settings import Privacy
-from sfumato.privacy.unit import AnyUnit, PrivacyUnit, Unit, UnitValues, Value, parse_unit
+from sfumato.privacy.units import AnyUnit, PrivacyUnit, Unit, UnitValues, Value, parse_unit
 from sfumato.solvers import (
     InputPerturbation,
     PaperGradient,
@@ -31,9 +31,9 @@ from sfumato.solvers import (
     PrivatePasses,
     PrivateSGD,
 )
-from sfumato.solvers.base import MakeModel, PrivateSolver, PublicShape, check_solver
-from sfumato.solvers.private_biases import prefers_laplace
-from sfumato.solvers.private_gradient import thinness
+from sfumato.solvers.private.biases import prefers_laplace
+from sfumato.solvers.private.gradient.solver import thinness
+from sfumato.solvers.protocol import MakeModel, PrivateSolver, PublicShape, check_solver
 
 _JOINT = ("auto", "alternating", "gradient", "bias", "constant")  # can leave rows with their owners
 _RELEASES_ALL = (str, InputPerturbation, PrivateOutput, PrivatePasses)  # those that cannot

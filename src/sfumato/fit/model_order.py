@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.checks import check_count, check_threads, shown
-from sfumato.data.coupled_layout import CoupledSite
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Fit, Plan, carry_out
 from sfumato.models.gamma_posterior import GammaPosterior
-from sfumato.solvers.coupled import CoupledShape
-from sfumato.solvers.variational import Variational
+from sfumato.sites.coupled import CoupledSite
+from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.coupled.variational import Variational
 
 
 class RankChoice(NamedTuple):

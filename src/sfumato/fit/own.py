@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, locate
 from sfumato.errors import SettingError, UnknownLabelError
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.own_rows import OwnPrior, solve_own
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.own_rows import OwnPrior, solve_own
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _FLATTEST = 1e-12  # least prior variance of a column, over that of the widest: keeps its inverse finite
 _LEAST_SCATTER = 1e-30
 

@@ -9,12 +9,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from sfumato.checks import check_count, check_positive, check_seed, given
-from sfumato.data.coupled_layout import CoupledSite
-from sfumato.data.layout import Site
 from sfumato.errors import DataError
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.base import DivergedError, Info, PublicShape
-from sfumato.solvers.coupled import CoupledShape
+from sfumato.sites.coupled import CoupledSite
+from sfumato.sites.memory import Site
+from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.protocol import DivergedError, Info, PublicShape
 from sfumato.surface import either
 
 _Shape = TypeVar("_Shape", PublicShape, CoupledShape)

@@ -18,25 +18,23 @@ from math import floor, inf, log2, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import find_mode
 from sfumato.privacy.accounting import gaussian_multiplier
-from sfumato.privacy.budget import ZCDP, Budget
-from sfumato.privacy.unit import Entry, Unit, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_alternating import PrivateAlternating
-from sfumato.solvers.private_biases import (
+from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.units import Entry, Unit, Value
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.private.biases import (
     Known,
     PrivateBiases,
     PrivateConstant,
     constant_deviation,
     prefers_laplace,
 )
-
-Array = NDArray[Any]
+from sfumato.solvers.protocol import PublicShape
+from sfumato.types import Array
 
 _GROUPS = 64  # of levels of like popularity
 _USUAL_ENTRIES = 100  # of an average level, where the number of entries is not public

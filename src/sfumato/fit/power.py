@@ -10,26 +10,23 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf, sqrt
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.errors import DataError
 from sfumato.fit.plan import Progress
 from sfumato.fit.private import check_covered, spending
 from sfumato.privacy.accounting import calibrate
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.caveats import caveats
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Draw, Ledger
 from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
-from sfumato.privacy.unit import PowerUnit, TensorEntry
-from sfumato.solvers.base import Info
-from sfumato.solvers.power import (
+from sfumato.privacy.units import PowerUnit, TensorEntry
+from sfumato.solvers.power.iteration import (
     Kind,
     PowerSettings,
     PowerState,
@@ -39,11 +36,12 @@ from sfumato.solvers.power import (
     begin,
     update,
 )
-from sfumato.solvers.power_moments import Batch, Moment, check_sums
-from sfumato.solvers.power_privacy import printed_multiplier, printed_sensitivity
-from sfumato.solvers.power_tensors import TensorSource, answered, exact_sum
+from sfumato.solvers.power.moments import Batch, Moment, check_sums
+from sfumato.solvers.power.sensitivity import printed_multiplier, printed_sensitivity
+from sfumato.solvers.power.tensors import TensorSource, answered, exact_sum
+from sfumato.solvers.protocol import Info
+from sfumato.types import Array
 
-Array = NDArray[Any]
 Answer = Callable[[Query], Noisy]
 
 # Noise of each kind of answer, relative to the others. Whitening is at the bottom of all that follows,

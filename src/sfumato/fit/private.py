@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import find_mode
 from sfumato.errors import BudgetError
 from sfumato.fit.plan import Progress, check_site, model_in_words
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.caveats import REPORTED_DELTA, caveats
-from sfumato.privacy.clip import NotFiniteError
+from sfumato.privacy.clipping import NotFiniteError
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, GaussianEvent
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
-from sfumato.privacy.unit import Unit
-from sfumato.solvers.base import DivergedError, Info, PrivateSolver, PublicShape
-from sfumato.solvers.own_rows import OwnPrior, solve_own
+from sfumato.privacy.units import Unit
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.own_rows import OwnPrior, solve_own
+from sfumato.solvers.protocol import DivergedError, Info, PrivateSolver, PublicShape
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.data import prepare
-from sfumato.data.layout import Site
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Progress, check_site
@@ -32,18 +30,18 @@ from sfumato.fit.private import (
 )
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, gaussian_multiplier
-from sfumato.privacy.budget import Budget
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.budgets import Budget
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.selection import Run, SelectBest, select_best
-from sfumato.solvers.base import DivergedError, PublicShape
-from sfumato.solvers.contributions import cut, grid
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.contributions import cut, grid
+from sfumato.solvers.protocol import DivergedError, PublicShape
 from sfumato.surface import either
 
-Array = NDArray[Any]
 PROOF = "proofs/tuning.md"
 _SCORE_SHARE = 0.1  # of what a fit costs, for its score, where both see the same unit
 _USUAL_RATIO = 1.6  # of the search's epsilon to a run's

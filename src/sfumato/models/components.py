@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from scipy.optimize import linear_sum_assignment
 
 from sfumato.checks import as_numbers
 from sfumato.errors import DataError
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _MAX_DENSE_CELLS = 10**9
 
 

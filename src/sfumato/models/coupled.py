@@ -16,14 +16,13 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from sfumato.models.entrywise import CPArrays, TuckerArrays, predict_entries
+from sfumato.kernels.numba.entrywise import CPArrays, TuckerArrays, predict_entries
+from sfumato.kernels.numba.parallel import run
+from sfumato.kernels.numba.simd import aligned_zeros, lanes, padded_width
 from sfumato.models.multilinear import Multilinear, TuckerModel
-from sfumato.parallel import run
-from sfumato.simd import aligned_zeros, lanes, padded_width
-
-Array = NDArray[Any]
+from sfumato.types import Array
 
 
 @dataclass(frozen=True)

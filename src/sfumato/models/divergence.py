@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from sfumato.types import Array
+
 SMALLEST = 1e-12  # a model's value counts as at least this much: powers of zero are infinite
 
 

@@ -12,14 +12,13 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 from scipy.stats import gamma
 
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _AT_ONCE = 1 << 20  # numbers of a Tucker part's cores that are in memory at a time
 
 

@@ -17,15 +17,15 @@ from math import prod
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from sfumato.checks import check_count
 from sfumato.errors import SettingError
-from sfumato.models.entrywise import CPArrays, TuckerArrays, predict_entries
-from sfumato.parallel import run
-from sfumato.simd import aligned_zeros, lanes, padded_width
+from sfumato.kernels.numba.entrywise import CPArrays, TuckerArrays, predict_entries
+from sfumato.kernels.numba.parallel import run
+from sfumato.kernels.numba.simd import aligned_zeros, lanes, padded_width
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _MAX_DENSE_CELLS = 10**8
 _CHUNK = 1 << 16
 

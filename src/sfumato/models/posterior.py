@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from numbers import Real
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
+from sfumato.types import Array
 
-Array = NDArray[Any]
 Family = Literal["normal", "poisson"]
 _PIECE = 1 << 23  # numbers held at a time where all draws of many cells are looked at
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sfumato.errors import BudgetError, SettingError
 from sfumato.privacy.accounting import covers, epsilon_of
-from sfumato.privacy.budget import ZCDP, Budget, rounded_up
+from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
 from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
 from sfumato.privacy.filters import Filter
 from sfumato.privacy.ledger_file import LedgerFile, damaged

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sfumato.errors import SettingError
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.curves import (
     Parts,
     change_over_noise,

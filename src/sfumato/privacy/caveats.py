@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from math import log
 
 from sfumato.errors import PrivacyWarning
-from sfumato.privacy.budget import ZCDP, Budget
-from sfumato.privacy.unit import AnyUnit, Unit, UnitValues
+from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.units import AnyUnit, Unit, UnitValues
 
 LARGE_EPSILON, LARGE_DELTA = 20.0, 0.01
 FEW_LEVELS = 50

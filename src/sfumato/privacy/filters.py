@@ -34,7 +34,7 @@ from sfumato.privacy.accounting import (
     gaussian_multiplier,
     rho_of,
 )
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.curves import Orders, counted, curve_of
 from sfumato.privacy.events import Composed, Event, GaussianEvent, Repeated
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from sfumato.errors import ReleaseError, SettingError
-from sfumato.privacy.budget import rounded_up
+from sfumato.privacy.budgets import rounded_up
 from sfumato.surface import either, setting
 from sfumato.typed import made_of
 

@@ -25,13 +25,13 @@ from sfumato.checks import check_kind
 from sfumato.errors import BudgetError
 from sfumato.privacy.account import Account, Charged
 from sfumato.privacy.accounting import epsilon_of
-from sfumato.privacy.budget import ZCDP, Budget, rounded_up
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.ledger_file import LedgerFile
 from sfumato.privacy.mechanisms import Mechanism, Noisy
-from sfumato.privacy.unit import AnyUnit
+from sfumato.privacy.units import AnyUnit
 
 __all__ = ["BudgetError", "Charge", "Draw", "Ledger", "Reservation"]
 

@@ -1,7 +1,7 @@
 """Mechanisms: noise of a known law, sized by the bound that comes with what it is added to.
 
 Each is a frozen record with an ``event`` for the accountant and ``release``, which takes a
-:class:`~sfumato.privacy.clip.Clipped` and nothing else. ``noise_multiplier`` is the scale of the
+:class:`~sfumato.privacy.clipping.Clipped` and nothing else. ``noise_multiplier`` is the scale of the
 noise over the sensitivity. Proofs: ``proofs/mechanisms.md``.
 """
 
@@ -14,11 +14,10 @@ from math import ceil, exp, expm1, frexp, inf, isfinite, sqrt
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sfumato.errors import SettingError
-from sfumato.parallel import available_threads, run
-from sfumato.privacy.clip import Clipped
+from sfumato.kernels.numba.parallel import available_threads, run
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
     Event,
@@ -29,8 +28,8 @@ from sfumato.privacy.events import (
     SampledGaussianEvent,
     ZCDPEvent,
 )
+from sfumato.types import Array
 
-Array = NDArray[Any]
 _GRID_BITS = 60  # exact samplers work on a grid this many powers of two below the noise
 _HAIR = 1e-12  # by which a bound is enlarged, for the roundings of this module's own arithmetic
 _MOST_CATEGORIES = 1 << 20

@@ -19,8 +19,8 @@ from sfumato.checks import (
     wrong,
 )
 from sfumato.errors import SettingError
-from sfumato.privacy.budget import ZCDP, Budget
-from sfumato.privacy.unit import AnyUnit, Public
+from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.units import AnyUnit, Public
 from sfumato.surface import either, setting
 
 Method = Literal["auto", "alternating", "input", "gradient", "output", "bias", "constant"]

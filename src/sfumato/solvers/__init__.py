@@ -2,21 +2,21 @@
 
 from typing import Any
 
-from sfumato.solvers.als import ALS
-from sfumato.solvers.biases import Backfitting
-from sfumato.solvers.langevin import Langevin
-from sfumato.solvers.minibatch import MinibatchSGD
-from sfumato.solvers.multiplicative import Multiplicative
-from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
-from sfumato.solvers.private_alternating import PrivateAlternating
-from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant
-from sfumato.solvers.private_gradient import PrivateSGD
-from sfumato.solvers.private_input import InputPerturbation
-from sfumato.solvers.private_output import PrivateOutput
-from sfumato.solvers.private_passes import PrivatePasses
-from sfumato.solvers.sequential import SequentialSGD
-from sfumato.solvers.sgd import SGD
-from sfumato.solvers.variational import Variational
+from sfumato.solvers.as_printed.wei import PaperGradient, PaperInput, PaperOutput
+from sfumato.solvers.coupled.langevin import Langevin
+from sfumato.solvers.coupled.multiplicative import Multiplicative
+from sfumato.solvers.coupled.variational import Variational
+from sfumato.solvers.gradient.minibatch import MinibatchSGD
+from sfumato.solvers.gradient.sequential import SequentialSGD
+from sfumato.solvers.gradient.sgd import SGD
+from sfumato.solvers.least_squares.als import ALS
+from sfumato.solvers.least_squares.backfitting import Backfitting
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.private.biases import PrivateBiases, PrivateConstant
+from sfumato.solvers.private.gradient.solver import PrivateSGD
+from sfumato.solvers.private.input.solver import InputPerturbation
+from sfumato.solvers.private.output import PrivateOutput
+from sfumato.solvers.private.passes import PrivatePasses
 
 COUPLED_SOLVERS: dict[str, Any] = {
     "multiplicative": Multiplicative,

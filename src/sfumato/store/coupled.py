@@ -16,7 +16,7 @@ from sfumato.models.coupled import CoupledModel, Part
 from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.posterior import Family, Posterior
 from sfumato.store.manifest import read_folder, with_manifest
-from sfumato.store.reading import Array, damage
+from sfumato.store.reading import damage
 from sfumato.store.replacing import replacing_folder, write_files
 from sfumato.store.writing import (
     check_precision,
@@ -26,6 +26,7 @@ from sfumato.store.writing import (
     modes_from_json,
 )
 from sfumato.typed import made_of, whole_number
+from sfumato.types import Array
 
 COUPLED = "coupled"
 _GAMMA = "gamma"

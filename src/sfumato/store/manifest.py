@@ -21,9 +21,10 @@ from sfumato.checks import as_path
 from sfumato.errors import ModelFileError, OldFormatWarning
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.names import GUARANTEE_JSON, JSON, MANIFEST, TENSORS, UNLISTED
-from sfumato.store.reading import SMALL, Array, damage, parse_json, parse_tensors, read_file
+from sfumato.store.reading import SMALL, damage, parse_json, parse_tensors, read_file
 from sfumato.store.replacing import recover
 from sfumato.typed import check_fields
+from sfumato.types import Array
 
 FORMAT = 2
 _WITHOUT_MANIFEST = 1  # the format before

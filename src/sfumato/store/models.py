@@ -15,10 +15,10 @@ from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.solvers.own_rows import OwnPrior
+from sfumato.solvers.least_squares.own_rows import OwnPrior
 from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
 from sfumato.store.names import MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
-from sfumato.store.reading import Array, damage
+from sfumato.store.reading import damage
 from sfumato.store.replacing import replacing_folder, write_files
 from sfumato.store.writing import (
     check_precision,
@@ -30,6 +30,7 @@ from sfumato.store.writing import (
     modes_from_json,
 )
 from sfumato.typed import finite_number, whole_number
+from sfumato.types import Array
 
 _OWN_ROWS = "own rows"
 

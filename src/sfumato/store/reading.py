@@ -15,12 +15,11 @@ from stat import S_ISREG
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
 from sfumato.errors import ModelFileError, SfumatoError
+from sfumato.types import Array
 
-Array = NDArray[Any]
 SMALL = 1 << 20  # bytes: more than any manifest, signature or guarantee has
 _PRECISIONS = {"F64": np.float64, "F32": np.float32, "I64": np.int64}
 

@@ -16,8 +16,8 @@ from sfumato.errors import ModelFileError
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.manifest import FORMAT
 from sfumato.store.names import GUARANTEE_JSON, GUARANTEE_TEXT, JSON, TENSORS
-from sfumato.store.reading import Array
 from sfumato.typed import whole_number
+from sfumato.types import Array
 
 _PACKAGES = ("sfumato", "numpy", "numba", "safetensors")
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Laplace, PurePass
 from sfumato.solvers import PrivatePasses
-from sfumato.solvers.base import Info
+from sfumato.solvers.protocol import Info
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 from sfumato.auditing.neighbours import CANARIES, built, neighbours, usual_canaries
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 
 BOUNDS = (1.0, 5.0)
 MODES = (Mode("user", 6), Mode("item", 5), Mode("week", 3))

@@ -14,8 +14,8 @@ import scipy.io
 import scipy.sparse
 
 from benchmarks.fuzz.xlsx import Day, workbook
-from sfumato.data import apart, files
-from sfumato.data.read import columns_of, read, read_entries, read_table, with_dates
+from sfumato.data.io import apart, files
+from sfumato.data.io.read import columns_of, read, read_entries, read_table, with_dates
 from sfumato.data.tensor import Mode
 from sfumato.errors import DataError, SettingError
 

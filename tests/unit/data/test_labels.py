@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfumato.data.labels import LabelEncoder, bin_times
+from sfumato.data.io.labels import LabelEncoder, bin_times
 from sfumato.errors import DataError, SettingError
 
 

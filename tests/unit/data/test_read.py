@@ -14,8 +14,8 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from sfumato.data import delimited, tables
-from sfumato.data.read import labels_of, read, read_table
+from sfumato.data.io import delimited, tables
+from sfumato.data.io.read import labels_of, read, read_table
 from sfumato.data.tensor import Mode, find_levels
 from sfumato.errors import DataError, SettingError
 
@@ -138,7 +138,7 @@ def test_a_file_is_opened_once(tmp_path, name, monkeypatch):
 
 @pytest.mark.parametrize("suffix", [".tns", ".tns.gz"])
 def test_frostt(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
+    monkeypatch.setattr("sfumato.data.io.arrays.TNS_BYTES", 24)
     text = "# from FROSTT\n\n2 1\t1 3.5\n1 4  1 -1 # note\n# end\n# of comments\n2 4 2 0\n"
     path = tmp_path / f"t{suffix}"
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
@@ -166,7 +166,7 @@ def test_frostt(tmp_path, suffix, monkeypatch):
     ],
 )
 def test_damaged_frostt(tmp_path, text, message, monkeypatch):
-    monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
+    monkeypatch.setattr("sfumato.data.io.arrays.TNS_BYTES", 24)
     (tmp_path / "t.tns").write_text(text)
     with pytest.raises(DataError, match=message):
         read(tmp_path / "t.tns")
@@ -187,7 +187,7 @@ def test_large_coordinates_of_frostt_stay_apart(tmp_path, blank):
 
 
 def test_a_line_of_frostt_that_never_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("sfumato.data.arrays.TNS_BYTES", 24)
+    monkeypatch.setattr("sfumato.data.io.arrays.TNS_BYTES", 24)
     (tmp_path / "t.tns").write_text("1 2 3\n" + "1 " * 50)
     with pytest.raises(DataError, match="a line has over 24 bytes"):
         read(tmp_path / "t.tns")
@@ -389,5 +389,5 @@ def test_labels_for_prediction_match_in_every_notation(tmp_path, expected):
 
 
 def test_reading_imports_no_table_library():
-    check = "import sys, sfumato.data.read; sys.exit(bool({'pandas', 'polars'} & {*sys.modules}))"
+    check = "import sys, sfumato.data.io.read; sys.exit(bool({'pandas', 'polars'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

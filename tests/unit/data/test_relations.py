@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.coupled_layout import CoupledSite
 from sfumato.errors import DataError, SettingError
+from sfumato.sites.coupled import CoupledSite
 
 
 def numbered(names, shape, cells=None, values=None):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse
 
-from sfumato.data.files import MissingFileError
+from sfumato.data.io.files import MissingFileError
 from sfumato.data.samples import BATCH_NUMBERS, FEWEST_ROWS, MOST_ROWS, open_samples
 from sfumato.errors import DataError, SettingError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from sfumato.data.read import read
+from sfumato.data.io.read import read
 from sfumato.data.samples import open_samples
 from sfumato.errors import DataError
 

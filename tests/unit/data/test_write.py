@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sfumato.data.read import read, read_table
+from sfumato.data.io.read import read, read_table
+from sfumato.data.io.write import write_added, write_completed, write_factors, write_table
 from sfumato.data.tensor import Mode
-from sfumato.data.write import write_added, write_completed, write_factors, write_table
 from sfumato.errors import DataError, SettingError
 
 MODES = (

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from sfumato import cli
 from sfumato.data.datasets import Uclaf
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.experiments import ermis, ermis_data
-from sfumato.experiments.ermis_data import AS_PRINTED, LINKS, SHARED, by_means, by_visits
-from sfumato.experiments.runner import Done, Job, Point
 from sfumato.metrics import auc
-from sfumato.solvers.multiplicative import Multiplicative
-from sfumato.solvers.variational import Variational
+from sfumato.papers import ermis, ermis_data
+from sfumato.papers.ermis_data import AS_PRINTED, LINKS, SHARED, by_means, by_visits
+from sfumato.papers.runner import Done, Job, Point
+from sfumato.solvers.coupled.multiplicative import Multiplicative
+from sfumato.solvers.coupled.variational import Variational
 
 SHAPE = (12, 10, 3)
 CELLS = 12 * 10 * 3

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from sfumato.errors import SettingError
-from sfumato.experiments.runner import (
+from sfumato.papers.runner import (
     JOBS_FILE,
     Cell,
     Done,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sfumato.data.symmetric import check_symmetric
-from sfumato.experiments import wang_data
-from sfumato.experiments.recovery import gathered
-from sfumato.experiments.runner import Done, Job, Point
-from sfumato.experiments.wang_data import NOISES, noisy_tensors, symmetric_gaussian
-from sfumato.power import PowerMethod
+from sfumato.estimators.power import PowerMethod
+from sfumato.papers import wang_data
+from sfumato.papers.recovery import gathered
+from sfumato.papers.runner import Done, Job, Point
+from sfumato.papers.wang_data import NOISES, noisy_tensors, symmetric_gaussian
 
 D, K = 12, 2
 SPARSE = [name for name in NOISES if name != "gaussian"]

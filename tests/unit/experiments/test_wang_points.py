@@ -3,7 +3,7 @@
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from sfumato.experiments.wang_points import deflation_as_printed
+from sfumato.papers.wang_points import deflation_as_printed
 
 
 def test_algorithm_2_as_printed_finds_a_component_again():

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.experiments import wei
-from sfumato.experiments.wei_data import invented
-from sfumato.experiments.wei_points import (
+from sfumato.papers import wei
+from sfumato.papers.wei_data import invented
+from sfumato.papers.wei_points import (
     CLAIMED,
     Ranges,
     gradient_norms,
     ranges_seen,
     spread_by_scaling,
 )
-from sfumato.solvers.sequential import SequentialSGD
+from sfumato.solvers.gradient.sequential import SequentialSGD
 
 
 @pytest.fixture(scope="module")

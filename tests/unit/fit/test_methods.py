@@ -8,7 +8,7 @@ import pytest
 import sfumato as sf
 from sfumato.fit.methods import choose, make_plan
 from sfumato.models.multilinear import CPModel
-from sfumato.solvers.base import PublicShape
+from sfumato.solvers.protocol import PublicShape
 
 
 def shape(unit, entries=800_000, sizes=(6000, 4000), **more):

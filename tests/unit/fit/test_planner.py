@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.fit import planner
 from sfumato.fit.planner import Outlook, expected, forecast, popular_levels
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_biases import CountsQuery, count_statistics
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.biases import CountsQuery, count_statistics
+from sfumato.solvers.protocol import PublicShape
 
 UNITS = [(sf.Entry(), None), (sf.Entry(), 0), (sf.Unit("user"), 0)]
 NAMES = ("user", "item", "place", "hour")

@@ -10,12 +10,12 @@ import pytest
 import sfumato as sf
 from sfumato.fit.admit import admit
 from sfumato.fit.methods import open_ledger
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian
-from sfumato.solvers.base import DivergedError, Info
-from sfumato.solvers.own_rows import OwnPrior
+from sfumato.solvers.least_squares.own_rows import OwnPrior
+from sfumato.solvers.protocol import DivergedError, Info
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import pytest
 from sklearn.base import clone
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.fit.search import HeldOutError
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.accounting import covers, epsilon_of
 from sfumato.privacy.events import RepeatAndSelect
-from sfumato.solvers.base import PublicShape
+from sfumato.sites.memory import Site
+from sfumato.solvers.protocol import PublicShape
 
 MODES = (
     sf.Mode("user", 6, np.array([f"u{n}" for n in range(6)], object)),

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.coupled_layout import CoupledSite
-from sfumato.data.layout import Site
 from sfumato.errors import DataError
 from sfumato.fit.plan import Plan, carry_out
 from sfumato.fit.private import PrivatePlan, carry_out_private
 from sfumato.fit.search import SearchPlan, carry_out_search
 from sfumato.models.multilinear import CPModel
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.coupled import CoupledShape
-from sfumato.solvers.own_rows import OwnPrior, solve_own
-from sfumato.solvers.private_biases import PrivateBiases
+from sfumato.sites.coupled import CoupledSite
+from sfumato.sites.memory import Site
+from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.least_squares.own_rows import OwnPrior, solve_own
+from sfumato.solvers.private.biases import PrivateBiases
+from sfumato.solvers.protocol import PublicShape
 
 OTHERS = "the tensor has other modes than the 4 x 3 levels"
 

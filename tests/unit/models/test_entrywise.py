@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfumato.models.entrywise import (
+from sfumato.kernels.numba.entrywise import (
     add_kronecker,
     design,
     design_variance,
@@ -13,9 +13,9 @@ from sfumato.models.entrywise import (
     step_core,
     workspace,
 )
+from sfumato.kernels.numba.parallel import kernel
+from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.parallel import kernel
-from sfumato.simd import aligned_zeros
 
 SHAPE, CELL = (4, 3, 5), np.array([[2], [1], [4]], np.int32)
 

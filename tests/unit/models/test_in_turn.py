@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.models.multilinear import TuckerModel
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.passes import PassQuery
-from sfumato.solvers.sequential import SequentialSGD, visit_in_turn_reference
+from sfumato.sites.memory import Site
+from sfumato.solvers.gradient.passes import PassQuery
+from sfumato.solvers.gradient.sequential import SequentialSGD, visit_in_turn_reference
+from sfumato.solvers.protocol import PublicShape
 
 
 @pytest.mark.parametrize("ranks", [(3, 2), (10, 9, 11), (1, 1, 1), (2, 3, 1, 2)])

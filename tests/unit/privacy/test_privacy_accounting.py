@@ -27,7 +27,7 @@ from sfumato.privacy.accounting import (
     rho_of,
     rounds_of_noise,
 )
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.curves import LossCurve, RenyiCurve
 from sfumato.privacy.events import (
     ApproximateEvent,

@@ -7,8 +7,8 @@ import pytest
 
 from sfumato.errors import SettingError
 from sfumato.privacy.accounting import epsilon_of
-from sfumato.privacy.budget import ZCDP, Budget, rounded_up
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
     ApproximateEvent,
@@ -26,7 +26,7 @@ from sfumato.privacy.events import (
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import BudgetError, Charge, Ledger
 from sfumato.privacy.mechanisms import Laplace
-from sfumato.privacy.unit import Entry, Public, Unit, UnitValues, Value, parse_unit
+from sfumato.privacy.units import Entry, Public, Unit, UnitValues, Value, parse_unit
 
 MODES = ["user", "item"]
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from sfumato.errors import SettingError
 from sfumato.privacy.account import ASSUMED, ASSUMED_OF_TOTAL, Account, Charged
 from sfumato.privacy.accounting import calibrate, delta_of, epsilon_of
-from sfumato.privacy.budget import ZCDP, Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.events import (
     ApproximateEvent,
     Composed,

@@ -11,13 +11,13 @@ from sfumato.errors import SettingError
 from sfumato.privacy import ledger_file as ledger_module
 from sfumato.privacy.account import read_ledger
 from sfumato.privacy.accounting import calibrate, epsilon_of
-from sfumato.privacy.budget import ZCDP, Budget
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent, PureEvent
 from sfumato.privacy.ledger import BudgetError, Charge, Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, PoissonGaussian
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 
 CLIPPED = Clipped(np.zeros(3), 1.0, 1.0)
 

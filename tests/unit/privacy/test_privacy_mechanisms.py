@@ -10,7 +10,7 @@ import pytest
 
 from sfumato.errors import SettingError
 from sfumato.privacy import mechanisms
-from sfumato.privacy.clip import Clipped, NotFiniteError, clip_sum, clip_values
+from sfumato.privacy.clipping import Clipped, NotFiniteError, clip_sum, clip_values
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import LaplaceEvent, PureEvent, Repeated, SampledGaussianEvent, ZCDPEvent
 from sfumato.privacy.mechanisms import (

@@ -11,8 +11,8 @@ from scipy.stats import chisquare, norm, poisson
 
 from sfumato.errors import SettingError
 from sfumato.privacy.accounting import calibrate, covers, delta_of, epsilon_of, rho_of
-from sfumato.privacy.budget import Budget
-from sfumato.privacy.clip import Clipped
+from sfumato.privacy.budgets import Budget
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
     ApproximateEvent,
@@ -28,7 +28,7 @@ from sfumato.privacy.events import (
 from sfumato.privacy.ledger import BudgetError, Charge, Ledger
 from sfumato.privacy.mechanisms import Gaussian
 from sfumato.privacy.selection import Run, SelectBest, repetitions, select_best
-from sfumato.privacy.unit import Entry
+from sfumato.privacy.units import Entry
 
 DELTA = 1e-6
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Plan, carry_out, training_rmse
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.solvers.als import ALS, RowsQuery
-from sfumato.solvers.base import DivergedError, PublicShape
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.als import ALS, RowsQuery
+from sfumato.solvers.protocol import DivergedError, PublicShape
 
 TINY = {"ridge": 1e-6, "core_ridge": 1e-6}
 
@@ -111,7 +111,7 @@ def test_results_depend_neither_on_the_threads_nor_on_the_order_of_the_input():
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
     tensor = sf.synthetic.cp((200, 70, 20), 2, entries=3000, seed=1).tensor
     whole = sf.CP(2, solver=ALS(sweeps=2)).fit(tensor).model_
-    monkeypatch.setattr("sfumato.solvers.als._BLOCK_BYTES", 1)
+    monkeypatch.setattr("sfumato.solvers.least_squares.als._BLOCK_BYTES", 1)
     shape = PublicShape(tensor.modes, rank_two)
     blocks = [(s.mode, s.low, s.high) for s in ALS()._sweep(shape) if isinstance(s, RowsQuery)]
     assert blocks[:4] == [(0, 0, 64), (0, 64, 128), (0, 128, 192), (0, 192, 200)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from sfumato.solvers.channel import (
+from sfumato.solvers.private.input.channel import (
     Additive,
     PresenceEvidence,
     Response,

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data import layout
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit import plan as plan_module
 from sfumato.models.multilinear import CPModel
+from sfumato.sites import memory as layout
 from sfumato.solvers import SGD, MinibatchSGD, SequentialSGD
-from sfumato.solvers import sgd as sgd_module
-from sfumato.solvers.base import DivergedError, PublicShape
+from sfumato.solvers.gradient import sgd as sgd_module
+from sfumato.solvers.protocol import DivergedError, PublicShape
 
 NOISY = sf.synthetic.cp((30, 25, 20), 2, entries=4000, snr=4.0, seed=3, shift=3.0)
 FREE = {"ridge_per_entry": 1e-5, "core_ridge": 1e-5}

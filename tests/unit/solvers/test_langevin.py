@@ -8,18 +8,18 @@ import pytest
 from scipy import stats
 
 import sfumato as sf
-from sfumato.data.coupled_layout import CoupledSite
-from sfumato.data.layout import Site
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import DataError, SettingError
+from sfumato.kernels.numba.langevin import Slopes, slopes, slopes_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.models.posterior import Posterior
-from sfumato.solvers.base import DivergedError, PublicShape
-from sfumato.solvers.coupled import CoupledShape
-from sfumato.solvers.langevin import Langevin, Losses, LossQuery, SlopeQuery, _spread
-from sfumato.solvers.langevin_kernels import Slopes, slopes, slopes_reference
+from sfumato.sites.coupled import CoupledSite
+from sfumato.sites.memory import Site
+from sfumato.solvers.coupled.langevin import Langevin, Losses, LossQuery, SlopeQuery, _spread
+from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.protocol import DivergedError, PublicShape
 
 SIZES = {"user": 5, "place": 4, "act": 3, "feature": 2}
 NAMES = {"visits": ("user", "place", "act"), "trips": ("user", "place"), "places": ("place", "feature")}

@@ -5,12 +5,12 @@ import pytest
 from scipy import integrate, stats
 
 import sfumato as sf
-from sfumato.data.coupled_layout import CoupledSite
 from sfumato.errors import DataError, SettingError
 from sfumato.models.coupled import CoupledModel, Part
 from sfumato.models.divergence import beta_divergence
-from sfumato.solvers.coupled import CoupledShape, positive_start, values_of
-from sfumato.solvers.coupled_sums import core_sums, divergence, mode_sums
+from sfumato.sites.coupled import CoupledSite
+from sfumato.solvers.coupled.shape import CoupledShape, positive_start, values_of
+from sfumato.solvers.coupled.sums import core_sums, divergence, mode_sums
 
 RANK = 3
 FLOAT = np.dtype(float)

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.solvers import own_rows
-from sfumato.solvers.own_rows import OwnPrior, RowNoise, solve_own
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares import own_rows
+from sfumato.solvers.least_squares.own_rows import OwnPrior, RowNoise, solve_own
 
 SIZES = (9, 7, 5)
 MODELS = ["cp", "tucker"]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.fit.plan import Plan, carry_out
 from sfumato.models.multilinear import CPModel, TuckerModel
@@ -15,10 +14,11 @@ from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.unit import Entry, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.paper import PaperGradient, PaperInput, PaperOutput
-from sfumato.solvers.sequential import SequentialSGD
+from sfumato.privacy.units import Entry, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.as_printed.wei import PaperGradient, PaperInput, PaperOutput
+from sfumato.solvers.gradient.sequential import SequentialSGD
+from sfumato.solvers.protocol import PublicShape
 
 TENSOR = sf.synthetic.cp((7, 6, 5), 2, entries=90, seed=1).tensor
 DESCENT = SequentialSGD(passes=4, init_scale=0.5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.solvers.power import (
+from sfumato.solvers.power.iteration import (
     PowerSettings,
     RankError,
     ask,
@@ -15,7 +15,7 @@ from sfumato.solvers.power import (
     usual_restarts,
     weight_deviations,
 )
-from sfumato.solvers.power_tensors import DenseBlocks, DenseSymmetric, answered
+from sfumato.solvers.power.tensors import DenseBlocks, DenseSymmetric, answered
 
 
 def orthonormal(size, rank, seed=0):

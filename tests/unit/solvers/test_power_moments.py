@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse
 
 from sfumato.errors import DataError, SettingError
-from sfumato.solvers.power import Query
-from sfumato.solvers.power_moments import (
+from sfumato.solvers.power.iteration import Query
+from sfumato.solvers.power.moments import (
     DocumentMoment,
     SampleMoment,
     check_sums,

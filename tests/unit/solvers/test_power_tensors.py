@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sfumato.solvers import power_tensors
-from sfumato.solvers.power import Query
-from sfumato.solvers.power_tensors import (
+from sfumato.solvers.power import tensors as power_tensors
+from sfumato.solvers.power.iteration import Query
+from sfumato.solvers.power.tensors import (
     DenseBlocks,
     DenseSymmetric,
     Sparse,

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
+from sfumato.kernels.numba.alternating import CORE, Features, entry_sums, padded_metric, triangle
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.accounting import epsilon_of, gaussian_multiplier
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent
 from sfumato.privacy.ledger import Draw, Ledger
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
-from sfumato.solvers.alternating_kernels import CORE, Features, entry_sums, padded_metric, triangle
-from sfumato.solvers.alternating_moves import Block, Move, coordinates_of, weighted_moment
-from sfumato.solvers.alternating_queries import BlockQuery, OwnQuery, ScatterQuery
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.own_rows import solve_own
-from sfumato.solvers.private_alternating import PrivateAlternating
-from sfumato.solvers.private_biases import PrivateBiases, PrivateConstant
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.own_rows import solve_own
+from sfumato.solvers.private.alternating.moves import Block, Move, coordinates_of, weighted_moment
+from sfumato.solvers.private.alternating.queries import BlockQuery, OwnQuery, ScatterQuery
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.private.biases import PrivateBiases, PrivateConstant
+from sfumato.solvers.protocol import PublicShape
 
 BOUNDS = (1.0, 5.0)
 NAMES = ("user", "item", "day", "hour")

@@ -6,20 +6,19 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.biases import Backfitting
-from sfumato.solvers.own_rows import solve_own
-from sfumato.solvers.private_biases import (
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.backfitting import Backfitting
+from sfumato.solvers.least_squares.own_rows import solve_own
+from sfumato.solvers.private.biases import (
     BiasRelease,
     ConstantQuery,
     CountsQuery,
@@ -31,7 +30,8 @@ from sfumato.solvers.private_biases import (
     prefers_laplace,
     sum_statistics,
 )
-from sfumato.solvers.shrinkage import positive_counts, posterior_biases
+from sfumato.solvers.private.shrinkage import positive_counts, posterior_biases
+from sfumato.solvers.protocol import PublicShape
 
 BOUNDS = (1.0, 5.0)
 UNITS = [Value(), Entry(), Unit("user"), UnitValues("user", 60)]

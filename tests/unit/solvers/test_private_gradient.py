@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.accounting import calibrate, epsilon_of
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed
 from sfumato.privacy.ledger import BudgetError, Draw, Ledger
 from sfumato.privacy.mechanisms import Gaussian, PoissonGaussian
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.sites.memory import Site
 from sfumato.solvers import PrivateSGD
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.own_rows import solve_own
-from sfumato.solvers.private_gradient import Levels, Start, derive, read_levels
+from sfumato.solvers.least_squares.own_rows import solve_own
+from sfumato.solvers.private.gradient.solver import Levels, Start, derive, read_levels
+from sfumato.solvers.protocol import PublicShape
 
 BOUNDS = (1.0, 5.0)
 UNITS = {

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.accounting import calibrate, covers
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, RandomisedResponse
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.channel import Response
-from sfumato.solvers.private_input import InputPerturbation, Query, dense_sums
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.input.channel import Response
+from sfumato.solvers.private.input.solver import InputPerturbation, Query, dense_sums
+from sfumato.solvers.protocol import PublicShape
 
 BOUNDS = (-1.0, 1.0)
 

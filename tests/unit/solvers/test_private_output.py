@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.accounting import calibrate, epsilon_of
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, RowwiseVectorLaplace
-from sfumato.privacy.unit import Entry, Unit, UnitValues, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.paper import PaperGradient
-from sfumato.solvers.private_output import PrivateOutput
-from sfumato.solvers.private_passes import PrivatePasses
+from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.as_printed.wei import PaperGradient
+from sfumato.solvers.private.output import PrivateOutput
+from sfumato.solvers.private.passes import PrivatePasses
+from sfumato.solvers.protocol import PublicShape
 
 START = 50_000  # wei(seed) and a start of the same seed draw the same numbers: never use one for both
 UNITS = [Value(), UnitValues("mode0", 40), Entry(), Unit("mode2", 200), Unit("mode0", 200)]

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.accounting import calibrate, epsilon_of
-from sfumato.privacy.budget import Budget
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.unit import Entry, Value
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.private_passes import PrivatePasses, spread_of
+from sfumato.privacy.units import Entry, Value
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.passes import PrivatePasses, spread_of
+from sfumato.solvers.protocol import PublicShape
 
 KINDS = {
     "cp": lambda shape, dtype: CPModel.zeros(shape, 3, dtype),

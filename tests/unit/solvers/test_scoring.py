@@ -5,11 +5,12 @@ import pytest
 from scipy.stats import norm
 
 import sfumato as sf
-from sfumato.data.layout import Site
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.solvers import als, scoring
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.channel import Terms
+from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares import als
+from sfumato.solvers.private.input import scoring
+from sfumato.solvers.private.input.channel import Terms
+from sfumato.solvers.protocol import PublicShape
 
 PLANTED = sf.synthetic.cp((14, 12, 10), 2, entries=900, snr=9.0, biases=0.5, shift=1.0, seed=1)
 TENSOR = PLANTED.tensor

@@ -9,8 +9,6 @@ from scipy import integrate, stats
 from scipy.special import digamma, gammaln
 
 import sfumato as sf
-from sfumato.data.coupled_layout import CoupledSite
-from sfumato.data.layout import Site
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
@@ -19,10 +17,12 @@ from sfumato.fit.plan import Plan, carry_out
 from sfumato.models import gamma_posterior
 from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.solvers.base import PublicShape
-from sfumato.solvers.coupled import CoupledShape
-from sfumato.solvers.multiplicative import Multiplicative
-from sfumato.solvers.variational import Variational, _learnt_prior, lower_bound
+from sfumato.sites.coupled import CoupledSite
+from sfumato.sites.memory import Site
+from sfumato.solvers.coupled.multiplicative import Multiplicative
+from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.coupled.variational import Variational, _learnt_prior, lower_bound
+from sfumato.solvers.protocol import PublicShape
 
 
 def tensor(dense, names, kept=None):

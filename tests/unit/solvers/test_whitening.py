@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sfumato.errors import DataError
-from sfumato.solvers.power import RankError, whiten
-from sfumato.solvers.whitening import _soft_least, positive_moment, whiten_dense, whiten_sparse
+from sfumato.solvers.power.iteration import RankError, whiten
+from sfumato.solvers.power.whitening import _soft_least, positive_moment, whiten_dense, whiten_sparse
 
 RNG_SEED = 0
 

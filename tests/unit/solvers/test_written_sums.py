@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.data import coupled_layout
-from sfumato.data.coupled_layout import CoupledSite, write_out
-from sfumato.solvers import written_sums
-from sfumato.solvers.coupled import CoupledShape, positive_start
-from sfumato.solvers.coupled_sums import Models, core_sums, divergence, mode_sums
+from sfumato.sites import coupled as coupled_layout
+from sfumato.sites.coupled import CoupledSite, write_out
+from sfumato.solvers.coupled import written_sums
+from sfumato.solvers.coupled.shape import CoupledShape, positive_start
+from sfumato.solvers.coupled.sums import Models, core_sums, divergence, mode_sums
 
 RANK = 3
 SCALES = np.array([0.7, 1.3])

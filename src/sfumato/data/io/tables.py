@@ -1,0 +1,299 @@
+"""Tables, on file or in memory, as streams of Arrow batches, and entries collected from them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sfumato.data.io import apart, delimited
+from sfumato.data.io.files import reading
+from sfumato.data.io.labels import (
+    LabelEncoder,
+    bin_times,
+    check_bin,
+    check_date_format,
+    first_refused,
+    is_text,
+)
+from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, check_bounds
+from sfumato.errors import DataError, SettingError
+from sfumato.kernels.numba.ordering import gather, lexicographic_order
+from sfumato.surface import either, setting
+
+# Large batches: the labels known so far are hashed once for each.
+BATCH_ROWS = 1 << 21
+
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*$")
+_NO_VALUE = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
+
+
+# -- which columns ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The columns of a table that make a tensor."""
+
+    modes: tuple[str, ...] | None = None
+    value: str | None = None
+    bins: Mapping[str, str] = field(default_factory=dict)
+    date_format: str | None = None  # of the times that are binned
+
+    def __post_init__(self) -> None:
+        names = (*(self.modes or ()), *(() if self.value is None else (self.value,)))
+        for name in names:
+            if not isinstance(name, str):
+                raise SettingError(f"columns are named by text, got {name!r}")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SettingError(f"column {twice[0]!r} is named twice among the modes and the value")
+        for column, name in self.bins.items():
+            check_bin(name)
+            if column not in (self.modes or ()):
+                raise SettingError(
+                    f"{either('bins', '--bin')} names {column!r}, which is not one of the modes"
+                )
+        if self.date_format is not None:
+            check_date_format(self.date_format)
+            if not self.bins:
+                raise SettingError(
+                    f"{setting('date_format')} says how times are written: say with "
+                    f"{either('bins', '--bin')} which columns hold times, such as time=day"
+                )
+
+    def columns(self, available: Sequence[str]) -> list[str]:
+        """Names of the columns to read: the modes, then the value. All of them are there."""
+        if not available:
+            raise DataError("the table is empty: it has no columns")
+        if self.modes is None or self.value is None:
+            some = ", ".join(repr(name) for name in available[:2])
+            how = either(f"modes=[{some}, ...], value={available[-1]!r}", "--modes and --value")
+            raise SettingError(
+                f"say which columns are the modes and which holds the value: {how}. "
+                f"The columns are {', '.join(available)}"
+            )
+        names = [*self.modes, self.value]
+        check_columns(names, available)
+        return names
+
+
+def check_columns(wanted: Sequence[str], available: Sequence[str]) -> None:
+    """Refuse a column that is not there, with the nearest name that is."""
+    for name in wanted:
+        if name not in available:
+            near = difflib.get_close_matches(name, available, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            alone = _alone() if len(available) == 1 else ""
+            raise SettingError(
+                f"there is no column {name!r}{hint}; the columns are {', '.join(available)}{alone}"
+            )
+        check_distinct([each for each in available if each == name])
+
+
+def _alone() -> str:
+    return (
+        ". That is one alone: if something unusual separates the columns, say what with "
+        f"{setting('separator')}"
+    )
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def column_names(path: Path, kind: str, separator: str | None, sheet: str | None) -> list[str]:
+    """The names of a table's columns."""
+    with reading(path):
+        if kind == "parquet":
+            return list(pq.read_schema(path).names)
+        if kind == "xlsx":
+            return list(apart.load_xlsx(path, sheet).column_names)
+        return delimited.column_names(path, kind, separator)
+
+
+def stream_file(
+    path: Path, kind: str, selection: Selection, separator: str | None, sheet: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the selected columns of a file with a table, read once."""
+    if kind == "parquet":
+        with pq.ParquetFile(path) as file:
+            columns = selection.columns(file.schema_arrow.names)
+            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+    elif kind == "xlsx":
+        table = apart.load_xlsx(path, sheet)
+        yield from table.select(selection.columns(table.column_names)).to_batches(BATCH_ROWS)
+    else:
+        yield from delimited.stream(path, kind, separator, selection.columns)
+
+
+def read_file(
+    path: Path, kind: str, separator: str | None, sheet: str | None, as_text: Sequence[str] | None
+) -> pa.Table:
+    """A whole table of a file."""
+    if kind == "parquet":
+        return pq.read_table(path)
+    if kind == "xlsx":
+        return apart.load_xlsx(path, sheet)
+    return delimited.read_whole(path, kind, separator, as_text)
+
+
+def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table:
+    """A pandas, polars, pyarrow or similar table as an Arrow table, selected columns only."""
+    try:
+        frame = nw.from_native(_with_text_names(source), eager_only=True)
+    except TypeError as error:
+        raise DataError(
+            f"cannot read a {type(source).__name__}: give a path, a NumPy or SciPy sparse array, "
+            "or a table of pandas, polars or pyarrow (a lazy one must be collected first)"
+        ) from error
+    if selection is not None:
+        frame = frame.select(selection.columns(frame.columns))
+    try:
+        return frame.to_arrow().select(frame.columns)  # a pandas index is no column
+    except pa.ArrowException as error:
+        raise DataError(f"a column of the table mixes types: {error}") from error
+
+
+def _with_text_names(source: Any) -> Any:
+    """The same table with columns named by text: pandas has numbers there if it is told nothing."""
+    if isinstance(source, pa.Table):
+        check_distinct(source.column_names)
+    if nw.dependencies.is_pandas_dataframe(source):
+        names = [str(name) for name in source.columns]
+        check_distinct(names)
+        if names != list(source.columns):
+            return source.set_axis(names, axis=1)
+    return source
+
+
+def check_distinct(names: Sequence[str], error: type[Exception] = DataError) -> None:
+    """Refuse a name that stands for two columns."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise error(f"column {twice!r} is there twice: every column needs its own name")
+
+
+def table_of(columns: Mapping[str, Any]) -> pa.Table:
+    """Columns by name as a table."""
+    with reading("the table"):
+        return pa.table(dict(columns))
+
+
+# -- entries ------------------------------------------------------------------------------------
+
+
+class EntryCollector:
+    """Builds a tensor from batches, of which only int32 codes and values are kept."""
+
+    def __init__(
+        self,
+        modes: Sequence[str],
+        value: str,
+        bins: Mapping[str, str],
+        *,
+        date_format: str | None = None,
+        is_csv: bool = False,
+    ) -> None:
+        if len(modes) < 2:
+            raise SettingError(f"a tensor needs two modes or more, got {', '.join(modes)}")
+        self._modes = tuple(modes)
+        self._value = value
+        self._bins = bins
+        self._date_format = date_format
+        self._encoders = [LabelEncoder(name, numbers_as_text=is_csv) for name in modes]
+        self._codes: list[list[NDArray[np.int32]]] = [[] for _ in modes]
+        self._values: list[NDArray[Any]] = []
+
+    def add(self, labels: Sequence[Any], values: Any) -> None:
+        """Take one batch: an Arrow array of labels per mode, and one of values."""
+        for name, encoder, codes, given in zip(
+            self._modes, self._encoders, self._codes, labels, strict=True
+        ):
+            column = given
+            if bin := self._bins.get(name):
+                column = bin_times(column, bin, column=name, date_format=self._date_format)
+            codes.append(encoder.encode(column))
+        self._values.append(as_values(values, self._value))
+
+    def finish(self, bounds: tuple[float, float] | None) -> SparseTensor:
+        """The tensor of everything added. The collector is empty afterwards."""
+        n_entries = sum(len(part) for part in self._values)
+        if not n_entries:
+            raise DataError("there are no entries: the table is empty")
+        if n_entries > MAX_ENTRIES:
+            raise DataError(f"at most {MAX_ENTRIES:,} entries are supported, got {n_entries:,}")
+        coordinates = np.empty((len(self._modes), n_entries), np.int32)
+        modes = []
+        for row, name, encoder, codes in zip(
+            coordinates, self._modes, self._encoders, self._codes, strict=True
+        ):
+            labels, remap = encoder.finish()
+            modes.append(Mode(name, len(labels), labels, self._bins.get(name)))
+            _move_codes(codes, remap, row)
+        values = np.concatenate(self._values)
+        self._values.clear()
+        _sort_in_place(coordinates, values, [mode.size for mode in modes])
+        # Checked, that is sorted: the tensor would copy the arrays to be sure that they are its
+        # own, which these are. Codes are in range by construction.
+        return SparseTensor(coordinates, values, tuple(modes), check_bounds(bounds), _checked=True)
+
+
+def _move_codes(
+    codes: list[NDArray[np.int32]], remap: NDArray[np.int32], row: NDArray[np.int32]
+) -> None:
+    """Write final codes into ``row``; each part is freed as soon as it is copied."""
+    end = row.shape[0]
+    while codes:
+        part = codes.pop()
+        np.take(remap, part, out=row[end - len(part) : end])
+        end -= len(part)
+
+
+def _sort_in_place(coordinates: NDArray[np.int32], values: NDArray[Any], shape: Sequence[int]) -> None:
+    order = lexicographic_order(coordinates, tuple(shape))
+    if order is not None:
+        for array in (*coordinates, values):
+            array[:] = gather(array, order)
+
+
+def as_values(array: Any, column: str) -> NDArray[Any]:
+    """A column of numbers as float32 if it is that, else float64; null becomes NaN."""
+    kind = array.type
+    if is_text(kind):
+        array = _numbers_from_text(array, column)
+    elif pa.types.is_null(kind):
+        array = array.cast(pa.float64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        example = array[0].as_py() if len(array) else None
+        raise DataError(
+            f"column {column!r} is to hold the values but is not numeric: it has type {kind}, "
+            f"for example {example!r}"
+        )
+    dtype = pa.float32() if pa.types.is_float32(array.type) else pa.float64()
+    return np.asarray(array.cast(dtype, safe=False).fill_null(np.nan))
+
+
+def _numbers_from_text(array: Any, column: str) -> Any:
+    def convert(part: Any) -> Any:
+        text = pc.utf8_trim_whitespace(part.cast(pa.string()))
+        no_value = pc.is_in(text, value_set=pa.array(_NO_VALUE))
+        return pc.if_else(no_value, pa.scalar(None, pa.string()), text).cast(pa.float64())
+
+    try:
+        return convert(array)
+    except pa.ArrowInvalid as error:
+        wrong = first_refused(array, convert)
+        hint = ". Write decimals with a point" if _DECIMAL_COMMA.match(str(wrong)) else ""
+        raise DataError(
+            f"column {column!r} is to hold the values but is not numeric: it has {wrong!r}{hint}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Estimators: what people call, with scikit-learn's conventions."""

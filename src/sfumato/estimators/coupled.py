@@ -1,0 +1,298 @@
+"""``sf.Coupled``: several tensors that share modes, factorised together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from sfumato.checks import (
+    as_precision,
+    check_count,
+    check_flag,
+    check_kind,
+    check_progress,
+    check_seed,
+    check_share,
+    check_threads,
+    plain,
+    shown,
+)
+from sfumato.data.cells import as_columns, labels_in
+from sfumato.data.relations import Relation, Relations
+from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
+from sfumato.errors import DataError, NotFittedError, SettingError
+from sfumato.estimators.parameters import Parametrised
+from sfumato.fit.plan import Plan, Progress, carry_out
+from sfumato.kernels.numba.parallel import available_threads
+from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
+from sfumato.models.coupled import CoupledModel
+from sfumato.sites.coupled import CoupledSite
+from sfumato.solvers import COUPLED_SOLVERS
+from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.protocol import Info
+from sfumato.store import StoredCoupled, load_coupled, save_coupled
+from sfumato.store.reading import damage
+from sfumato.typed import finite_number, made_of
+from sfumato.types import Array
+
+_SAVED = ("rank", "starts", "seed")  # settings that are kept with a model
+
+
+class RelationShape(NamedTuple):
+    """What a fitted model knows of a relation.
+
+    ``evidence`` has for each of its modes the number of observed cells at every level.
+    """
+
+    name: str
+    modes: tuple[int, ...]
+    evidence: tuple[Array, ...]
+
+
+class Coupled(Parametrised):
+    """Factors of several tensors, shared where modes have the same name.
+
+    Parameters
+    ----------
+    rank : number of components, the same in every mode.
+    solver : "multiplicative" (non-negative factors by multiplicative updates), "variational" (Poisson
+        data with Gamma priors, the posterior in closed form), "langevin" (samples from the posterior),
+        or a solver record with settings of your own.
+    starts : fits from different random starts, of which the best is kept.
+    seed : of the random starts.
+    dtype : float64 or float32.
+    threads : None for all cores.
+    progress : called with what is done after every step.
+
+    Attributes
+    ----------
+    model_ : the :class:`~sfumato.models.coupled.CoupledModel`.
+    posterior_ : what a Bayesian solver knows beyond it; None else.
+    history_ : what every sweep reported.
+    """
+
+    def __init__(
+        self,
+        rank: int = 2,
+        solver: Any = "multiplicative",
+        *,
+        starts: int = 1,
+        seed: int = 0,
+        dtype: DTypeLike = np.float64,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.rank = rank
+        self.solver = solver
+        self.starts = starts
+        self.seed = seed
+        self.dtype = dtype
+        self.threads = threads
+        self.progress = progress
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    # -- fitting ----------------------------------------------------------------------------------
+
+    def plan(self, relations: Relations) -> Plan[CoupledShape]:
+        """What ``fit`` will do to relations of this shape."""
+        check_count(rank=self.rank, starts=self.starts)
+        check_threads(self.threads)
+        check_progress(self.progress)
+        check_kind(Relations, "a sfumato.Relations", relations=relations)
+        solver, threads = self._solver(), self.threads or available_threads()
+        check_seed(seed=self.seed)
+        shape = CoupledShape.of(relations, int(self.rank), as_precision(self.dtype), int(threads))
+        return Plan(shape, solver, int(self.seed), int(self.starts), getattr(solver, "tolerance", None))
+
+    def _solver(self) -> Any:
+        if isinstance(self.solver, tuple(COUPLED_SOLVERS.values())):
+            return plain(self.solver)
+        if not isinstance(self.solver, str) or self.solver not in COUPLED_SOLVERS:
+            names = ", ".join(COUPLED_SOLVERS)
+            raise SettingError(
+                f"there is no solver {shown(self.solver)} of coupled models; there are {names}, or a "
+                "record such as sfumato.Multiplicative(sweeps=200)"
+            )
+        return COUPLED_SOLVERS[self.solver]()
+
+    def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
+        """Fit to :class:`Relations`, or to a mapping from names to tensors."""
+        begin = time.perf_counter()
+        relations = X if isinstance(X, Relations) else Relations(X)
+        plan = self.plan(relations)
+        for relation in relations.values():
+            plan.solver.check_relation(relation)
+        site = CoupledSite(relations, plan.shape.threads, plan.shape.dtype)
+        result = carry_out(plan, site, self.progress)
+        self.model_: CoupledModel = result.model
+        self.posterior_, self.history_ = result.posterior, result.history
+        self.modes_ = relations.modes
+        self.relations_ = {relation.name: _known(relation) for relation in relations.values()}
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    # -- predicting -------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        relation: str,
+        X: Any = None,
+        *,
+        reliance: bool = False,
+        interval: float | None = None,
+        **labels: Any,
+    ) -> Any:
+        """Predicted values of cells of a relation.
+
+        ``X`` is a tensor, a table with a column of labels per mode, or nothing where labels are given by
+        mode name: ``predict("visits", user=3, location=8, activity=1)``.
+
+        With ``reliance`` a pair: the values, and for each how much of what is known about its levels
+        comes from other relations, from 0 to 1. At 1 the relation itself says nothing about one of the
+        levels (a cold start), and the prediction rests on side information only; NaN where no relation
+        does, and the prediction is the average of the mode (after a Bayesian fit the prior).
+
+        With ``interval``, such as 0.9, a triple after a Bayesian fit: the values, and two bounds between
+        which a cell's value lies with that probability. Values are posterior means.
+        """
+        known, modes = self._relation(relation)
+        if (X is None) == (not labels):
+            raise SettingError("give either a tensor or table, or labels by mode name")
+        single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
+        cells = self._locate(modes, X if X is not None else as_columns(labels))
+        part = list(self.relations_).index(relation)
+        threads = self.threads or available_threads()
+        by = self.model_ if self.posterior_ is None else self.posterior_
+        found = [by.predict(part, cells, threads=threads)]
+        check_flag(reliance=reliance)
+        if interval is not None:
+            check_share(interval=interval)
+            if self.posterior_ is None:
+                raise SettingError("intervals come from a Bayesian solver: 'variational' or 'langevin'")
+            found += self.posterior_.interval(part, cells, interval, threads=threads)
+        if reliance:
+            found.append(self._reliance(known, cells))
+        answer = tuple(float(each[0]) for each in found) if single else tuple(found)
+        return answer[0] if len(answer) == 1 else answer
+
+    def _relation(self, name: str) -> tuple[RelationShape, list[Mode]]:
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        if not isinstance(name, str) or name not in self.relations_:
+            raise SettingError(
+                f"there is no relation {shown(name)}; there are {', '.join(self.relations_)}"
+            )
+        known = self.relations_[name]
+        return known, [self.modes_[d] for d in known.modes]
+
+    def _locate(self, modes: Sequence[Mode], X: Any) -> NDArray[np.int32]:
+        if isinstance(X, SparseTensor) and X.modes == tuple(modes):
+            return X.coordinates
+        advice = (
+            "no relation had it in training. Leave such cells out, or fit with a relation that knows it"
+        )
+        return locate(modes, labels_in(X, modes), advice)
+
+    def _reliance(self, known: RelationShape, cells: NDArray[np.int32]) -> Array:
+        """The largest share, over the modes of a cell, of other relations' cells at its level."""
+        shares = []
+        for d, own, levels in zip(known.modes, known.evidence, cells, strict=True):
+            total = sum(
+                relation.evidence[relation.modes.index(d)]
+                for relation in self.relations_.values()
+                if d in relation.modes
+            )
+            with np.errstate(invalid="ignore"):
+                shares.append((1 - own / total)[levels])
+        largest: Array = np.max(shares, axis=0)  # NaN where one is
+        return largest
+
+    def factor(self, mode: str) -> Array:
+        """The factor of a mode, a row for every level."""
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        return self.model_.factor(find_mode(self.modes_, mode))
+
+    # -- judging ----------------------------------------------------------------------------------
+
+    def rmse(self, relation: str, X: Any, y: Any = None) -> float:
+        """Root mean squared error at a tensor's entries, or a table's rows with values ``y``."""
+        return -self.score(relation, X, y)
+
+    def score(self, relation: str, X: Any, y: Any = None, *, metric: str = "rmse") -> float:
+        """How good predictions are, higher is better: minus the RMSE, or another ``metric``.
+
+        The others are "auc" and "precision@10" (or another number) for links, and "log_likelihood" for
+        counts; see :mod:`sfumato.metrics`.
+        """
+        if y is None and not isinstance(X, SparseTensor):
+            raise DataError("give a SparseTensor, or a table of labels and the values y")
+        actual = X.values if isinstance(X, SparseTensor) else y
+        predicted = self.predict(relation, X)
+        if metric == "rmse":
+            return -rmse(actual, predicted)
+        if metric == "auc":
+            return auc(actual, predicted)
+        if metric == "log_likelihood":
+            return poisson_log_likelihood(actual, predicted)
+        name, _, k = str(metric).partition("@")
+        if name == "precision" and k.isdecimal():
+            return precision_at(int(k), actual, predicted)
+        raise SettingError(
+            f"metric is 'rmse', 'auc', 'log_likelihood' or 'precision@10', got {metric!r}"
+        )
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write the fitted model to a folder; see :func:`sfumato.load`."""
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        solver = self._solver()
+        stored = StoredCoupled(
+            self.model_,
+            self.modes_,
+            {name: known.evidence for name, known in self.relations_.items()},
+            {name: getattr(self, name) for name in _SAVED},
+            {
+                "solver": {"name": solver.name, **asdict(solver)},
+                "fit_seconds": self.fit_seconds_,
+                "history": [asdict(info) for info in self.history_],
+            },
+            self.posterior_,
+        )
+        return save_coupled(stored, folder)
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Coupled:
+        """What :meth:`save` wrote."""
+        stored = load_coupled(folder)
+        with damage(Path(folder)):
+            notes = dict(stored.notes)
+            kept = dict(notes["solver"])
+            settings = {name: stored.settings[name] for name in _SAVED}
+            method = made_of(cls, settings, "its settings")
+            method.solver = made_of(COUPLED_SOLVERS[kept.pop("name")], kept, "its solver")
+            method.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
+            method.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
+        method.model_, method.modes_ = stored.model, stored.modes
+        method.posterior_ = stored.posterior
+        method.relations_ = {
+            part.name: RelationShape(part.name, part.modes[: part.order], stored.evidence[part.name])
+            for part in stored.model.parts
+        }
+        return method
+
+
+def _known(relation: Relation) -> RelationShape:
+    evidence = tuple(relation.observed_counts(position) for position in range(len(relation.modes)))
+    return RelationShape(relation.name, relation.modes, evidence)

@@ -1,0 +1,720 @@
+"""``sf.PowerMethod``: components of a low-rank tensor, of a stream's moment, or privately of either."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from sfumato.checks import (
+    as_numbers,
+    check_count,
+    check_flag,
+    check_kind,
+    check_progress,
+    check_seed,
+    check_threads,
+)
+from sfumato.data import symmetric
+from sfumato.data.samples import Samples, open_samples
+from sfumato.data.tensor import SparseTensor
+from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.estimators.parameters import Parametrised
+from sfumato.fit.methods import open_ledger
+from sfumato.fit.plan import Progress
+from sfumato.fit.power import (
+    Online,
+    PrivatePowerPlan,
+    carry_out_power,
+    from_stream,
+    from_tensor,
+    private_from_stream,
+    private_from_tensor,
+)
+from sfumato.kernels.numba.parallel import available_threads
+from sfumato.models.components import Components
+from sfumato.privacy.budgets import Budget
+from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.mechanisms import Noisy
+from sfumato.privacy.settings import Privacy
+from sfumato.privacy.units import Sample, TensorEntry
+from sfumato.solvers.power.iteration import (
+    PowerSettings,
+    PowerState,
+    Query,
+    Whitening,
+    components,
+    usual_iterations,
+    usual_restarts,
+    weight_deviations,
+)
+from sfumato.solvers.power.moments import Moment, SumInDoubles, make_moment
+from sfumato.solvers.power.sensitivity import STEPS, InDoubles, step_of
+from sfumato.solvers.power.tensors import (
+    MOST_ENTRIES,
+    DenseBlocks,
+    DenseSymmetric,
+    Sparse,
+    TensorSource,
+)
+from sfumato.solvers.power.whitening import whiten_dense, whiten_sparse
+from sfumato.store import StoredComponents, load_components, save_components
+from sfumato.store.reading import damage
+from sfumato.typed import fits, made_of
+from sfumato.types import Array
+
+_SUBSPACE = 10  # rounds that look for the space of a stream's second moment
+_NOISY_SUBSPACE = 5  # the same where every round has noise of its own
+_NOISY_ITERATIONS = 10
+_PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
+_SEVERAL = 16  # times the public number of samples is how many the proof allows for
+_NOT_SAVED = ("privacy", "progress", "threads")
+_WHITENED_NORM = 2.0  # in units of a whitened sample's usual length, the root of its dimensions
+
+
+class PowerMethod(Parametrised):
+    """Components of a tensor sum_i w_i v_i (x) ... (x) v_i with orthogonal or independent v_i.
+
+    Parameters
+    ----------
+    n_components : how many to look for.
+    restarts, iterations : random starts for each component, and power iterations from each; None for as
+        many as theory asks for, and fewer where each costs privacy.
+    symmetric : whether the tensor is; else it has a vector for every mode.
+    whiten : True where components are linearly independent but not orthogonal. Of a tensor also a
+        matrix sum c_i v_i v_i' with c_i > 0, such as a second moment.
+    moment : what a stream's tensor is: "samples", E[x (x) ... (x) x], about zero and not about the mean;
+        or "documents", the moment of three different words of a document, from rows of word counts.
+    order : of a stream's moment.
+    samples : for :meth:`partial_fit` and ``fit_stream(reuse=False)``, the number of samples that answer
+        each question; with privacy their public number.
+    features : of a stream, how many numbers a sample has. It shows, unless there is not a single array.
+    average : where each iteration has noise of its own, average the last half of them. False does as
+        printed in the paper.
+    privacy : ``Privacy(epsilon, delta, unit)``, with the unit ``TensorEntry(change)`` for a tensor and
+        ``Sample(norm)`` for a stream.
+    seed : of the random starts, which are public.
+    threads : for sparse tensors; None for all cores.
+    progress : called after every question with how many are answered and how many there are.
+
+    Attributes
+    ----------
+    components_ : unit vectors, a row for each component (of a symmetric tensor).
+    factors_ : the same for every mode.
+    weights_ : their weights, in the order in which they were found.
+    weight_deviations_ : standard deviation of the noise that privacy put into them. A weight that is not
+        larger than a few of these may be noise, and its component with it.
+    topics_, topic_shares_ : of documents, a topic's shares of words in each row, and the topics' shares.
+    guarantee_ : what a private fit promises.
+    finished_, n_samples_seen_ : of a stream that is read once.
+    """
+
+    def __init__(
+        self,
+        n_components: int,
+        restarts: int | None = None,
+        iterations: int | None = None,
+        *,
+        symmetric: bool = True,
+        whiten: Any = False,
+        moment: str = "samples",
+        order: int = 3,
+        samples: int | None = None,
+        features: int | None = None,
+        average: bool = True,
+        privacy: Privacy | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.restarts = restarts
+        self.iterations = iterations
+        self.symmetric = symmetric
+        self.whiten = whiten
+        self.moment = moment
+        self.order = order
+        self.samples = samples
+        self.features = features
+        self.average = average
+        self.privacy = privacy
+        self.seed = seed
+        self.threads = threads
+        self.progress = progress
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        inputs = InputTags(two_d_array=False, three_d_array=True, sparse=True)
+        return Tags(None, target_tags=TargetTags(required=False), input_tags=inputs)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fitted_components_")
+
+    # -- a tensor ---------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
+        """Decompose an array, or a sparse tensor whose absent entries are zeros.
+
+        With privacy only the cells of a symmetric tensor are read whose levels ascend, and their values
+        stand for all permutations: whether it is symmetric is not said.
+        """
+        begin = time.perf_counter()
+        check_flag(symmetric=self.symmetric)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
+        tensor = X if isinstance(X, SparseTensor) else _as_array(X)
+        if len(tensor.shape) < 3:
+            raise DataError(
+                f"a tensor has three modes or more, got {len(tensor.shape)}: rows of samples go to "
+                "fit_stream; of a matrix itself take numpy.linalg.eigh or svd"
+            )
+        if self.symmetric:
+            symmetric.check_cube(tensor.shape)
+        self._forget_stream()
+        if self.privacy is not None:
+            self._fit_privately(tensor, self.privacy)
+        else:
+            self._fit_openly(tensor)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def _fit_openly(self, tensor: Array | SparseTensor) -> None:
+        _check_values(tensor.values if isinstance(tensor, SparseTensor) else tensor)
+        settings = self._tensor_settings(tensor.shape)
+        if self.symmetric:
+            symmetric.check_symmetric(tensor)
+        source, whitening = self._source(tensor, settings)
+        if whitening is not None:
+            settings = replace(settings, sizes=source.sizes)
+        state = carry_out_power(settings, int(self.seed), from_tensor(source), self.progress, whitening)
+        self._keep(state, None)
+
+    def _source(
+        self, tensor: Array | SparseTensor, settings: PowerSettings
+    ) -> tuple[TensorSource, Whitening | None]:
+        given = self._given_moment(settings)
+        if not isinstance(tensor, SparseTensor):
+            if given is False:
+                return (DenseSymmetric if self.symmetric else DenseBlocks)(tensor), None
+            whitened = whiten_dense(tensor, self.n_components, given)
+        else:
+            coordinates, values = symmetric.merged(tensor)
+            if given is False:
+                return self._sparse(coordinates, values, tensor.shape), None
+            whitened = whiten_sparse(coordinates, values, tensor.shape, self.n_components, given)
+        return DenseSymmetric(whitened.tensor), whitened.whitening
+
+    def _sparse(self, coordinates: Any, values: Array, shape: Sequence[int]) -> Sparse:
+        threads = self.threads or available_threads()
+        return Sparse(coordinates, values, shape, symmetric=self.symmetric, threads=threads)
+
+    def _given_moment(self, settings: PowerSettings) -> Any:
+        """The matrix to whiten by; None for one that has to be found, False for no whitening."""
+        if isinstance(self.whiten, bool | np.bool_):
+            if self.whiten and not self.symmetric:
+                raise SettingError(
+                    "whitening is for symmetric tensors: symmetrise it, or leave whiten out"
+                )
+            return None if self.whiten else False
+        moment = as_numbers("whiten", self.whiten)
+        if moment.shape != (settings.sizes[0],) * 2 or not self.symmetric:
+            raise SettingError(
+                f"whiten is True, False, or for a symmetric tensor a matrix with {settings.sizes[0]} "
+                f"rows and columns; got an array of shape {moment.shape}"
+            )
+        if not np.isfinite(moment).all() or not np.allclose(moment, moment.T, rtol=1e-8):
+            raise SettingError("the matrix to whiten by is symmetric and without NaN or infinity")
+        return moment
+
+    def _tensor_settings(self, shape: Sequence[int]) -> PowerSettings:
+        sizes = tuple(shape[:1]) if self.symmetric else tuple(shape)
+        return self._settings(sizes, len(shape), noisy=self.privacy is not None)
+
+    def _fit_privately(self, tensor: Array | SparseTensor, privacy: Privacy) -> None:
+        unit = self._entry_unit(privacy)
+        plan = self._tensor_plan(tensor, unit, privacy)
+        ledger = open_ledger(privacy, unit)
+        source = self._private_source(tensor, unit)
+        entropy = Entropy(privacy.seed)
+        state = private_from_tensor(plan, source, int(self.seed), ledger, entropy, self.progress)
+        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
+
+    def _private_source(self, tensor: Array | SparseTensor, unit: TensorEntry) -> TensorSource:
+        """Values in whole steps, cut at a public number; whatever they are, nothing is said of them."""
+        step, most = step_of(unit), unit.most * STEPS
+        if not isinstance(tensor, SparseTensor):
+            array = symmetric.mirrored_array(tensor) if self.symmetric else tensor
+            kept = symmetric.whole_steps(array, step, most) * step
+            return (DenseSymmetric if self.symmetric else DenseBlocks)(kept)
+        _check_entries(tensor.n_entries)
+        steps = symmetric.whole_steps(tensor.values, step, most)
+        coordinates, summed = symmetric.merge(tensor.coordinates, steps)
+        values = np.clip(summed, -most, most) * step
+        if self.symmetric:
+            coordinates, values = symmetric.mirrored_cells(coordinates, values, tensor.shape)
+            _check_entries(len(values))
+        return self._sparse(coordinates, values, tensor.shape)
+
+    def _entry_unit(self, privacy: Privacy) -> TensorEntry:
+        """What is protected: what changes with an entry depends on whether the tensor is symmetric."""
+        if not isinstance(privacy.unit, TensorEntry):
+            raise SettingError(
+                "a private decomposition of a tensor protects one entry of it: "
+                "unit=sfumato.TensorEntry(change=...), by how much it may change"
+            )
+        return replace(privacy.unit, symmetric=bool(self.symmetric))
+
+    def _tensor_plan(
+        self, tensor: Array | SparseTensor, unit: TensorEntry, privacy: Privacy
+    ) -> PrivatePowerPlan:
+        if not isinstance(self.whiten, bool | np.bool_) or self.whiten:
+            raise SettingError(
+                "a private decomposition of a tensor has no whitening; one of a stream of samples has"
+            )
+        settings = self._tensor_settings(tensor.shape)
+        printed = _is_printed(privacy)
+        if printed:
+            settings = replace(settings, average=False)
+            if not self.symmetric:
+                raise SettingError('analysis="paper" is for symmetric tensors')
+        plan = PrivatePowerPlan(
+            settings,
+            unit,
+            privacy.budget,
+            InDoubles.of(unit, tensor.shape, sparse=isinstance(tensor, SparseTensor)),
+            "entry",
+            printed=printed,
+            assumptions=("the shape of the tensor is public",),
+        )
+        warn_of(plan.caveats)
+        return plan.calibrated()
+
+    # -- a stream ---------------------------------------------------------------------------------
+
+    def fit_stream(self, X: Any, *, reuse: bool = True, columns: Sequence[str] | None = None) -> Self:
+        """Decompose the moment of a stream of samples, without ever forming it.
+
+        ``X`` is an array or memory map with a sample in every row, a SciPy sparse matrix, the path of a
+        .npy or Parquet file or of a folder of Parquet files (``columns`` chooses some), a table, a list
+        or iterator of arrays, or a function that returns such an iterator.
+
+        With ``reuse`` the whole stream is read for every question; without, each is answered by the
+        next ``samples`` samples, and the stream is read once. With privacy and without ``reuse`` each
+        array of a list or iterator is the block of samples that answers one question: where blocks were
+        cut by counting, one sample more would shift all later ones.
+        """
+        begin = time.perf_counter()
+        check_flag(reuse=reuse)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
+        samples = self._opened(X, columns, self.features)
+        settings = self._stream_settings(samples.size, fresh=not reuse)
+        self._forget_stream()
+        if self.privacy is not None:
+            self._stream_privately(samples, settings, self.privacy, reuse)
+        elif reuse:
+            self._check_rereadable(samples, settings)
+            moment = make_moment(self.moment, settings.order)
+            answer = from_stream(samples.batches, moment)
+            state = carry_out_power(settings, int(self.seed), answer, self.progress)
+            self._keep(state, None)
+        else:
+            self._read_once(samples, settings)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def partial_fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
+        """Use the next samples of a stream: rows of an array or of a sparse matrix.
+
+        Every ``samples`` samples answer one question (with privacy every call is a block of samples for
+        one). Components come one after the other; ``finished_`` says whether all of them are there, and
+        samples after that are left unread.
+        """
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
+        features = self.online_.size if hasattr(self, "online_") else self.features
+        samples = self._opened(X, None, features)
+        if not hasattr(self, "online_"):
+            self._begin_online(samples.size)
+        if not self.finished_:
+            with self.online_.machine.all_or_nothing():
+                self.online_.add(samples)
+                self._keep(self.online_.machine.state, self.online_.guarantee)
+            if self.online_.guarantee is None:  # else their number is private
+                self.n_samples_seen_ = self.online_.machine.samples_seen
+        return self
+
+    def _opened(self, X: Any, columns: Sequence[str] | None, features: int | None) -> Samples:
+        if features is not None:
+            check_count(features=features)
+        # That there is no sample at all must not show.
+        return open_samples(X, columns, may_be_empty=self.privacy is not None, features=features)
+
+    def _forget_stream(self) -> None:
+        """A fit begins anew, and partial_fit after it too."""
+        self.__dict__.pop("online_", None)
+        self.__dict__.pop("n_samples_seen_", None)
+
+    @property
+    def finished_(self) -> bool:
+        """Whether a stream has given all components."""
+        return hasattr(self, "online_") and self.online_.machine.done
+
+    def _stream_settings(self, size: int, *, fresh: bool) -> PowerSettings:
+        check_flag(symmetric=self.symmetric)
+        if not self.symmetric:
+            raise SettingError("the moment of a stream is symmetric: leave symmetric out")
+        if not isinstance(self.whiten, bool | np.bool_):
+            raise SettingError("of a stream, whiten is True or False: its second moment is found")
+        check_count(3, order=self.order)
+        noisy = fresh or self.privacy is not None
+        settings = self._settings((size,), int(self.order), noisy=noisy)
+        return replace(
+            settings, subspace=(_NOISY_SUBSPACE if noisy else _SUBSPACE) if self.whiten else 0
+        )
+
+    def _check_rereadable(self, samples: Samples, settings: PowerSettings) -> None:
+        if not samples.rereadable:
+            raise SettingError(
+                f"an iterator can be read once, and {settings.rounds} questions are put to the whole "
+                "stream: give an array, a file, a list or a function that returns an iterator, or let "
+                "each question have samples of its own (reuse=False)"
+            )
+
+    def _read_once(self, samples: Samples, settings: PowerSettings) -> None:
+        self._begin_online(samples.size, samples.count)
+        online = self.online_.machine
+        online.add(samples.batches())
+        if not online.done:
+            each = f"{self._samples(settings, samples.count):,} samples, and there were "
+            raise DataError(_ended_early(settings, online.state, f"{each}{online.samples_seen:,}"))
+        self._keep(online.state, None)
+        self.n_samples_seen_ = online.samples_seen
+
+    def _samples(self, settings: PowerSettings, count: int | None) -> int:
+        """Samples that answer a question: those given, or an equal share of what is there."""
+        if self.samples is not None:
+            check_count(samples=self.samples)
+            return int(self.samples)
+        if count is None:
+            raise SettingError("say how many samples answer each question: samples=...")
+        if count < settings.rounds:
+            raise DataError(
+                f"{count} samples cannot answer {settings.rounds} questions one after the other: reuse "
+                "them (reuse=True), or look for fewer components with fewer iterations"
+            )
+        return count // settings.rounds
+
+    def _begin_online(self, size: int, count: int | None = None) -> None:
+        settings = self._stream_settings(size, fresh=True)
+        self.online_: Any
+        if self.privacy is not None:
+            self.online_ = self._private_online(settings, self.privacy)
+        else:
+            moment = make_moment(self.moment, settings.order)
+            each = self._samples(settings, count)
+            machine = Online(settings, int(self.seed), moment, each, self.progress)
+            self.online_ = _Open(size, machine)
+
+    # -- a stream, privately ----------------------------------------------------------------------
+
+    def _stream_privately(
+        self, samples: Samples, settings: PowerSettings, privacy: Privacy, reuse: bool
+    ) -> None:
+        if not reuse:
+            self._read_blocks(samples, settings, privacy)
+            return
+        self._check_rereadable(samples, settings)
+        plan, moment = self._stream_plan(settings, privacy, reuse=True)
+        ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
+        state = private_from_stream(
+            plan, samples.batches, moment, int(self.seed), ledger, entropy, self.progress
+        )
+        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
+
+    def _read_blocks(self, samples: Samples, settings: PowerSettings, privacy: Privacy) -> None:
+        if not samples.given_blocks:
+            raise SettingError(
+                "with privacy each question needs a block of samples that was cut beforehand, by time "
+                "or at random: give a list or an iterator of arrays, or reuse the whole stream "
+                "(reuse=True)"
+            )
+        online = self._private_online(settings, privacy)
+        for block in samples.blocks():
+            if online.machine.done:
+                break
+            online.add_block(block)
+        if not online.machine.done:
+            raise DataError(_ended_early(settings, online.machine.state, "a block"))
+        # Not before: blocks of a stream that failed, given again, would answer later questions too.
+        self.online_ = online
+        self._keep(self.online_.machine.state, self.online_.guarantee)
+
+    def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
+        plan, moment = self._stream_plan(settings, privacy, reuse=False)
+        ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
+        machine = Online(settings, int(self.seed), moment, None, self.progress)
+        return _Private.begin(plan, machine, ledger, entropy)
+
+    def _stream_plan(
+        self, settings: PowerSettings, privacy: Privacy, *, reuse: bool
+    ) -> tuple[PrivatePowerPlan, Moment]:
+        unit = privacy.unit
+        if not isinstance(unit, Sample):
+            raise SettingError(
+                "a private decomposition of a stream protects one sample of it: "
+                "unit=sfumato.Sample(norm=...), how long a sample may be"
+            )
+        if _is_printed(privacy):
+            raise SettingError('the paper has no private stream: analysis="paper" is for tensors')
+        count = privacy.public.entries if reuse else self.samples
+        if count is None:
+            how = "public=sfumato.Public(entries=...)" if reuse else "samples=..., in a block"
+            raise SettingError(f"say about how many samples there are, which is then public: {how}")
+        check_count(samples=count)
+        moment = make_moment(self.moment, settings.order, unit.norm, private=True)
+        if unit.norm is not None:
+            moment = replace(moment, whitened_norm=_WHITENED_NORM * sqrt(self.n_components))
+        what = moment.unit()
+        assumed = [f"the number of features, {settings.sizes[0]:,}, is public"]
+        where = "" if reuse else " in a block"
+        assumed.append(f"that there are about {count:,} {what}s{where} is public")
+        assumed.append(f"there are at most {_SEVERAL * int(count):,} {what}s{where}")
+        if not reuse:
+            assumed.append(
+                f"a {what} is in one block only, and in which one does not depend on the other {what}s"
+            )
+        plan = PrivatePowerPlan(
+            settings,
+            unit,
+            privacy.budget,
+            SumInDoubles(moment, _SEVERAL * int(count)),
+            what,
+            count,
+            in_blocks=not reuse,
+            assumptions=tuple(assumed),
+        )
+        warn_of(plan.caveats)
+        return plan.calibrated(), moment
+
+    # -- what both share --------------------------------------------------------------------------
+
+    def _settings(self, sizes: tuple[int, ...], order: int, *, noisy: bool) -> PowerSettings:
+        check_count(n_components=self.n_components)
+        check_seed(seed=self.seed)
+        check_flag(average=self.average)
+        check_threads(self.threads)
+        check_progress(self.progress)
+        if self.n_components > min(sizes):
+            raise SettingError(
+                f"{self.n_components} components cannot be independent in {min(sizes)} dimensions: look "
+                f"for at most {min(sizes)}"
+            )
+        restarts, iterations = self.restarts, self.iterations
+        if restarts is None:
+            private = self.privacy is not None
+            restarts = _PRIVATE_RESTARTS if private else usual_restarts(self.n_components)
+        if iterations is None:
+            iterations = _NOISY_ITERATIONS if noisy else usual_iterations(sizes)
+        check_count(restarts=restarts, iterations=iterations)
+        counts = (int(self.n_components), int(restarts), int(iterations))
+        return PowerSettings(sizes, order, *counts, average=bool(noisy and self.average))
+
+    def _keep(self, state: PowerState, guarantee: Guarantee | None) -> None:
+        self.fitted_components_ = components(state)
+        self.weights_ = self.fitted_components_.weights
+        self.factors_ = self.fitted_components_.factors
+        self.weight_deviations_ = weight_deviations(state)
+        self.guarantee_ = guarantee
+
+    # -- what was found ---------------------------------------------------------------------------
+
+    def _fitted(self) -> Components:
+        if not hasattr(self, "fitted_components_"):
+            raise NotFittedError(
+                "this PowerMethod is not fitted yet; call fit, fit_stream or partial_fit"
+            )
+        return self.fitted_components_
+
+    @property
+    def components_(self) -> Array:
+        found = self._fitted()
+        if not found.symmetric:
+            raise AttributeError("an asymmetric tensor has components for every mode: see factors_")
+        return found.vectors[0]
+
+    @property
+    def topics_(self) -> Array:
+        """Components of documents as shares of words, a topic in every row."""
+        self._check_documents()
+        positive = np.maximum(self.components_, 0.0)
+        total = positive.sum(axis=1, keepdims=True)
+        return positive / np.where(total > 0, total, 1.0)
+
+    @property
+    def topic_shares_(self) -> Array:
+        """The share of documents that is about each topic."""
+        self._check_documents()
+        shares: Array = (
+            np.maximum(self.weights_, 0.0) * np.maximum(self.components_, 0.0).sum(axis=1) ** 3
+        )
+        return shares / (shares.sum() or 1.0)
+
+    def _check_documents(self) -> None:
+        if self.moment != "documents":
+            raise AttributeError('only moment="documents" has topics')
+        self._fitted()
+
+    def to_tensor(self) -> Array:
+        """The dense tensor that the components add up to."""
+        return self._fitted().to_tensor()
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write components, weights and settings to a folder; see :func:`sfumato.load`."""
+        if self._fitted() and self.guarantee_ is not None:
+            return self.release(folder, force=force)
+        stored = StoredComponents(self.fitted_components_, self._saved_settings(), None)
+        return save_components(stored, folder)
+
+    def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what the guarantee covers, and nothing else.
+
+        Where the guarantee is only claimed, or the noise came from a seed, ``force`` says that this is
+        meant; the release is marked so.
+        """
+        found = self._fitted()
+        if self.guarantee_ is None:
+            raise ReleaseError("this is not private: fit it with privacy=... to release it")
+        self.guarantee_.check_releasable(force)
+        settings = {**self._saved_settings(), "weight_deviations": self.weight_deviations_.tolist()}
+        return save_components(StoredComponents(found, settings, self.guarantee_), folder)
+
+    def _saved_settings(self) -> dict[str, Any]:
+        kept = {name: value for name, value in self.get_params().items() if name not in _NOT_SAVED}
+        if not isinstance(self.whiten, bool | np.bool_):  # a matrix of data
+            del kept["whiten"]
+        return kept
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> PowerMethod:
+        """What :meth:`save` or :meth:`release` wrote."""
+        stored = load_components(folder)
+        size = len(stored.components.weights)
+        settings = {k: value for k, value in stored.settings.items() if k not in _NOT_SAVED}
+        deviations = settings.pop("weight_deviations", [0.0] * size)
+        with damage(Path(folder)):
+            method = made_of(cls, settings, "its settings")
+            if not fits(deviations, list[float]) or len(deviations) != size:
+                raise ValueError("its weights and their deviations do not fit each other")
+            if not isinstance(method.whiten, bool):
+                raise TypeError("the setting whiten is neither true nor false")
+        found = stored.components
+        method.fitted_components_, method.guarantee_ = found, stored.guarantee
+        method.weights_, method.factors_ = found.weights, found.factors
+        method.weight_deviations_ = np.array(deviations, np.float64)
+        return method
+
+
+class _Open(NamedTuple):
+    """A stream that goes by, without privacy."""
+
+    size: int
+    machine: Online
+    guarantee: None = None
+
+    def add(self, samples: Samples) -> None:
+        self.machine.add(samples.batches())
+
+
+class _Private(NamedTuple):
+    """A stream that goes by in blocks; all of its noise was charged when it began."""
+
+    size: int
+    machine: Online
+    guarantee: Guarantee
+    plan: PrivatePowerPlan
+    noise: Entropy
+
+    @classmethod
+    def begin(
+        cls, plan: PrivatePowerPlan, machine: Online, ledger: Ledger, entropy: Entropy
+    ) -> _Private:
+        with ledger.reserve(plan.charges, entropy) as reservation:
+            noise = reservation.ask(lambda draw: draw.source())
+        guarantee = plan.guarantee(ledger, seeded=not entropy.exact)
+        return cls(plan.settings.sizes[0], machine, guarantee, plan, noise)
+
+    def __deepcopy__(self, memo: Any) -> _Private:
+        if self.machine.done:
+            return self  # nothing will be drawn any more
+        raise SettingError(
+            "a private stream that is under way cannot be copied: two copies that read the same block "
+            "would draw noise twice for one charge. Copy it when finished_ is True"
+        )
+
+    def add(self, samples: Samples) -> None:
+        self.add_block(samples.batches())
+
+    def add_block(self, block: Any) -> None:
+        self.machine.add_block(block, self._release)
+
+    def _release(self, query: Query, total: Array) -> Noisy:
+        mechanism = self.plan.mechanism(query.kind)
+        return self.plan.released(query, total, lambda clipped: mechanism.release(clipped, self.noise))
+
+
+def _ended_early(settings: PowerSettings, state: PowerState, each: str) -> str:
+    return (
+        f"the stream ended after {state.answered} of {settings.rounds} questions were answered: each "
+        f"takes {each}. Give a longer stream, look for fewer components with fewer iterations, or reuse "
+        "the samples (reuse=True)"
+    )
+
+
+def _is_printed(privacy: Privacy) -> bool:
+    if privacy.method != "auto" or privacy.noise != "auto":
+        raise SettingError("the power method has no other private methods or noise: leave them out")
+    if not isinstance(privacy.budget, Budget) and privacy.analysis == "paper":
+        raise SettingError('analysis="paper" has a budget of epsilon and delta, not rho')
+    if privacy.analysis == "paper" and not privacy.delta:
+        raise SettingError('analysis="paper" needs a delta above zero, such as 1e-6')
+    return privacy.analysis == "paper"
+
+
+def _as_array(X: Any) -> Array:
+    if isinstance(X, np.ma.MaskedArray):
+        raise DataError("the tensor is masked: put numbers in place of what is masked with filled()")
+    if isinstance(X, str | PathLike):
+        raise DataError(
+            "fit takes an array or a sfumato.SparseTensor: "
+            f"read {X} first, with numpy.load or sfumato.read"
+        )
+    array = np.asarray(X)
+    if array.dtype.kind not in "iufb":
+        raise DataError(f"a tensor holds numbers, got {array.dtype}")
+    return np.ascontiguousarray(array, np.float64)
+
+
+def _check_entries(entries: int) -> None:
+    """Beyond it sums are rounded more than the proof allows for (proofs/power.md)."""
+    if entries > MOST_ENTRIES:
+        raise DataError(
+            f"a private decomposition takes sparse tensors of up to {MOST_ENTRIES:,} entries, all "
+            "permutations of a symmetric one included"
+        )
+
+
+def _check_values(values: Array) -> None:
+    if not np.isfinite(values).all():
+        raise DataError("the tensor holds NaN or infinity: fill such entries in, or complete it first")
+    if not values.any():
+        raise DataError("the tensor is zero everywhere: it has no components")

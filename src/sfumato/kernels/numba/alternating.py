@@ -1,0 +1,473 @@
+"""Clipped statistics of one block of a model, for alternating private fits: kernels and their twin.
+
+A *block* is the rows of one mode, each with its bias, or the core, which is one row by itself. At an
+entry with design d, the block's row has the *features* x = (W'd, k): the design in coordinates in which
+it has about unit variance in every direction, and the public weight k of the bias. An entry adds
+
+- as a *gradient*: r x, where r is the residual, the value less its prediction;
+- as *normal equations*: x x' and y x, where y is what the rest of the model leaves to the row. The
+  matrix as its upper triangle, off the diagonal times sqrt(2), so that lengths are kept.
+
+The length of W'd is clipped, and r or y, so that what an entry adds has a bounded length. Two kinds of
+sums over the entries of each level:
+
+- *by entry*: each entry adds what it has to one level;
+- *by unit*: a unit adds up what its entries have, weighted by level, and the whole vector over all
+  levels is shortened to one bound.
+
+As in ``contributions.py``, what is added is first cut towards zero to multiples of a power of two, so
+that sums are exact whatever their order, and threads can share the work.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from math import inf, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.kernels.numba.entrywise import bias_sum, design, dot, evaluate, row_width, workspace
+from sfumato.kernels.numba.parallel import inlined, kernel, run, scratch
+from sfumato.kernels.numba.simd import (
+    add,
+    aligned_zeros,
+    element,
+    line_length,
+    load,
+    multiply,
+    padded_width,
+    spread,
+    spread_from,
+    store,
+    total,
+    truncate,
+)
+from sfumato.models.multilinear import Multilinear
+from sfumato.sites.memory import ByMode, balanced_cuts
+from sfumato.solvers.private.contributions import BELOW_ONE, grid
+from sfumato.types import Array
+
+_SIDE = 4  # designs that are turned into features at a time
+CORE = -1  # the block that is no mode
+
+
+class Features(NamedTuple):
+    """How a block's designs become features, and what is clipped to what.
+
+    ``metric`` is W, one padded row for each coordinate of the design, or one row alone that holds the
+    diagonal of W. It has room for one more column than W: that of the bias.
+    """
+
+    metric: Array
+    length: float  # that W'd is shortened to
+    target: float  # that residuals, or what is left to a row, are clipped to
+    bias: float  # its weight k, zero where there is none
+    normal: bool  # normal equations instead of gradients
+
+    @property
+    def right_hand(self) -> float:
+        """Weight of y x beside x x', so that the longest of both are equally long."""
+        return sqrt(self.length**2 + self.bias**2) / self.target
+
+    @property
+    def bound(self) -> float:
+        """Length of what an entry adds."""
+        squared = self.length**2 + self.bias**2
+        return sqrt(2) * squared if self.normal else self.target * sqrt(squared)
+
+
+class Weighting(NamedTuple):
+    """How much a unit's entries count by level, and what its whole contribution is shortened to.
+
+    A unit with k_j entries at level j has the weight (ridge + sum_j (weight_j k_j)^2)^(-1/2).
+    """
+
+    levels: Array
+    ridge: float
+    bound: float
+
+
+def padded_metric(matrix: Array) -> Array:
+    """W as kernels read it, with room for the bias."""
+    width = padded_width(matrix.shape[1] + 1, np.float64)
+    metric = aligned_zeros((matrix.shape[0], width), np.float64)
+    metric[:, : matrix.shape[1]] = matrix
+    return metric
+
+
+def triangle(size: int) -> int:
+    """Numbers on and above the diagonal of a square matrix."""
+    return size * (size + 1) // 2
+
+
+# -- one entry ----------------------------------------------------------------------------------
+
+
+@inlined
+def _gather(p: Any, index: Array, block: int, rank: int, work: Array, designs: Array, at: int) -> Any:
+    """Write the block's design at an entry to ``designs[at:]``; the entry's value, without biases."""
+    if block < 0:
+        value = evaluate(p, index, work)
+        first = len(p.offsets) * p.rows.shape[1]  # behind the modes' designs
+        for q in range(rank):
+            designs[at + q] = work[first + q]
+        return value
+    design(p, index, block, work, designs, at)
+    width = row_width(p)
+    return dot(designs, at, p.rows, index[block] * width, width)
+
+
+@inlined
+def _to_features(
+    designs: Array, metric: Array, rank: int, depth: int, length: float, bias: float, x: Array
+) -> None:
+    """``(W'd, k)`` of ``_SIDE`` designs, ``W'd`` shortened to ``length``. Rows have ``depth``.
+
+    Side by side, since a sum over r has to wait for each of its terms.
+    """
+    width = metric.shape[1]
+    if metric.shape[0] > 1:
+        for b in range(0, width, line_length(x)):
+            x0 = x1 = x2 = x3 = spread(x, x.dtype.type(0))
+            for r in range(rank):
+                line = load(metric, r * width + b)
+                x0 = add(x0, multiply(spread_from(designs, r), line))
+                x1 = add(x1, multiply(spread_from(designs, depth + r), line))
+                x2 = add(x2, multiply(spread_from(designs, 2 * depth + r), line))
+                x3 = add(x3, multiply(spread_from(designs, 3 * depth + r), line))
+            store(x, b, x0)
+            store(x, width + b, x1)
+            store(x, 2 * width + b, x2)
+            store(x, 3 * width + b, x3)
+    else:
+        for e in range(_SIDE):
+            for r in range(rank):
+                x[e * width + r] = metric[0, r] * designs[e * depth + r]
+            x[e * width + rank] = 0
+    for e in range(_SIDE):
+        _shorten(x, e * width, width, length)
+        x[e * width + rank] = bias
+
+
+@inlined
+def _shorten(x: Array, at: int, width: int, length: float) -> None:
+    squares = multiply(load(x, at), load(x, at))
+    for b in range(line_length(x), width, line_length(x)):
+        squares = add(squares, multiply(load(x, at + b), load(x, at + b)))
+    norm = np.sqrt(total(squares))
+    if not norm < np.inf:  # a design beyond all numbers lets nothing through
+        for b in range(0, width, line_length(x)):
+            store(x, at + b, spread(x, x.dtype.type(0)))
+    elif norm > length * BELOW_ONE:
+        factor = spread(x, length * BELOW_ONE / norm)
+        for b in range(0, width, line_length(x)):
+            store(x, at + b, multiply(factor, load(x, at + b)))
+
+
+@inlined
+def _fill_normal(x: Array, here: int, size: int, target: float, right_hand: float, out: Array) -> None:
+    """What an entry adds to normal equations, from its ``size`` features at ``x[here:]``."""
+    at = 0
+    for r in range(size):
+        out[at] = x[here + r] * x[here + r]
+        for c in range(r + 1, size):
+            out[at + c - r] = np.sqrt(2.0) * x[here + r] * x[here + c]
+        at += size - r
+    for r in range(size):
+        out[at + r] = right_hand * target * x[here + r]
+
+
+@inlined
+def _add_cut(x: Array, x_at: int, scale: float, step: float, width: int, out: Array, at: int) -> None:
+    """``out[at:] += scale x``, cut towards zero to multiples of ``step``."""
+    times, back = spread(x, scale / step), spread(x, step)
+    for b in range(0, width, line_length(x)):
+        cut = multiply(back, truncate(multiply(times, load(x, x_at + b))))
+        store(out, at + b, add(load(out, at + b), cut))
+
+
+@inlined
+def _add_scaled(x: Array, x_at: int, scale: float, width: int, out: Array, at: int) -> None:
+    times = spread(x, scale)
+    for b in range(0, width, line_length(x)):
+        store(out, at + b, add(load(out, at + b), multiply(times, load(x, x_at + b))))
+
+
+@inlined
+def _depth(p: Any, rank: int) -> Any:
+    """Room for a design: a padded row's, or more for a core's."""
+    return max(row_width(p), rank)
+
+
+# -- by entry -----------------------------------------------------------------------------------
+
+
+@kernel
+def _by_entry(
+    p: Any,
+    mean: float,
+    lead: int,
+    block: int,
+    rank: int,
+    others: Array,
+    values: Array,
+    starts: Array,
+    first: int,
+    last: int,
+    metric: Array,
+    length: float,
+    most: float,
+    bias: float,
+    normal: bool,
+    right_hand: float,
+    step: float,
+    out: Array,
+) -> None:
+    """Entries come sorted by the mode ``lead``: the block's own, or for the core any.
+
+    How an entry is read stands in both kernels: a function of the model would count references to its
+    arrays at every entry, which takes several times as long.
+    """
+    width, order, wide, depth = out.shape[1], len(p.offsets), metric.shape[1], _depth(p, rank)
+    work, index, biases = workspace(p), scratch(order, np.int64), p.biases
+    designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
+    x, added = scratch(_SIDE * wide, p.rows.dtype), scratch(width, p.rows.dtype)
+    for row in range(first, last):
+        index[lead] = p.offsets[lead] + row
+        here = 0 if block < 0 else row * width
+        for begin in range(starts[row], starts[row + 1], _SIDE):
+            count = min(_SIDE, starts[row + 1] - begin)
+            for e in range(count):
+                for j in range(order - 1):
+                    m = j if j < lead else j + 1
+                    index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
+                value = _gather(p, index, block, rank, work, designs, e * depth)
+                target = element(values, begin + e) - mean - bias_sum(p, index)
+                if normal:
+                    target += element(biases, index[lead])
+                else:
+                    target -= value
+                targets[e] = min(most, max(-most, target))
+            _to_features(designs, metric, rank, depth, length, bias, x)
+            for e in range(count):
+                if normal:
+                    _fill_normal(x, e * wide, rank + 1, targets[e], right_hand, added)
+                    _add_cut(added, 0, 1.0, step, width, out, here)
+                else:
+                    _add_cut(x, e * wide, targets[e], step, width, out, here)
+
+
+def entry_sums(
+    model: Multilinear, block: int, features: Features, entries: ByMode, threads: int
+) -> Array:
+    """Sums by entry for each level; ``entries`` sorted by the block's mode (the core: by the first)."""
+    lead = max(block, 0)
+    cuts = balanced_cuts(entries.starts, 0, model.shape[lead], threads)
+    # Threads have rows of their own; the one row of a core is summed up afterwards.
+    outs = [_zeros(model, block, features) for _ in range(threads if block == CORE else 1)]
+    tasks = []
+    for number, (first, last) in enumerate(pairwise(cuts)):
+        data = entries.others, entries.values, entries.starts, first, last
+        how = *features, features.right_hand, grid(features.bound)
+        where = lead, block, _design_size(model, block)
+        out = outs[number if block == CORE else 0]
+        tasks.append(partial(_by_entry, model.arrays, model.mean, *where, *data, *how, out))
+    run(tasks, threads)
+    return _without_padding(outs, model, block, features)
+
+
+# -- by unit ------------------------------------------------------------------------------------
+
+
+@inlined
+def _longest(starts: Array, first: int, last: int) -> Any:
+    longest = 0
+    for unit in range(first, last):
+        longest = max(longest, starts[unit + 1] - starts[unit])
+    return longest
+
+
+@kernel
+def _by_unit(
+    p: Any,
+    mean: float,
+    lead: int,
+    block: int,
+    rank: int,
+    others: Array,
+    values: Array,
+    starts: Array,
+    first: int,
+    last: int,
+    metric: Array,
+    length: float,
+    most: float,
+    bias: float,
+    normal: bool,
+    right_hand: float,
+    weights: Array,
+    ridge: float,
+    bound: float,
+    step: float,
+    out: Array,
+) -> None:
+    """Entries come sorted by the units' mode ``lead``."""
+    (levels, width), order, wide, depth = out.shape, len(p.offsets), metric.shape[1], _depth(p, rank)
+    work, index, biases = workspace(p), scratch(order, np.int64), p.biases
+    designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
+    x, added = scratch(_SIDE * wide, p.rows.dtype), scratch(width, p.rows.dtype)
+    # A unit's levels have slots, one after the other: its contribution then stays in the cache.
+    most_slots = min(levels, _longest(starts, first, last))
+    sums, number = scratch(most_slots * width, p.rows.dtype), scratch(most_slots, np.int64)
+    level_of, slot_of = scratch(most_slots, np.int64), np.full(levels, -1, np.int32)
+    slots, offset = scratch(_SIDE, np.int64), 0 if block < 0 else p.offsets[block]
+    for unit in range(first, last):
+        index[lead] = p.offsets[lead] + unit
+        used = 0
+        for begin in range(starts[unit], starts[unit + 1], _SIDE):
+            count = min(_SIDE, starts[unit + 1] - begin)
+            for e in range(count):
+                for j in range(order - 1):
+                    m = j if j < lead else j + 1
+                    index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
+                value = _gather(p, index, block, rank, work, designs, e * depth)
+                target = element(values, begin + e) - mean - bias_sum(p, index)
+                if normal:
+                    target += element(biases, index[block])
+                else:
+                    target -= value
+                targets[e] = min(most, max(-most, target))
+                level = 0 if block < 0 else index[block] - offset
+                if slot_of[level] < 0:
+                    slot_of[level], level_of[used], number[used] = used, level, 0
+                    for r in range(used * width, (used + 1) * width):
+                        sums[r] = 0
+                    used += 1
+                slots[e] = slot_of[level]
+            _to_features(designs, metric, rank, depth, length, bias, x)
+            for e in range(count):
+                slot = slots[e]
+                number[slot] += 1
+                scale = weights[level_of[slot]]
+                if normal:
+                    _fill_normal(x, e * wide, rank + 1, targets[e], right_hand, added)
+                    _add_scaled(added, 0, scale, width, sums, slot * width)
+                else:
+                    _add_scaled(x, e * wide, scale * targets[e], width, sums, slot * width)
+        size = squares = 0.0
+        for slot in range(used):
+            size += (weights[level_of[slot]] * number[slot]) ** 2
+            for r in range(slot * width, (slot + 1) * width):
+                squares += sums[r] * sums[r]
+        factor = 1 / np.sqrt(size + ridge)
+        if factor * np.sqrt(squares) > bound * BELOW_ONE:
+            factor = bound * BELOW_ONE / np.sqrt(squares)
+        for slot in range(used):
+            level = level_of[slot]
+            _add_cut(sums, slot * width, factor, step, width, out, level * width)
+            slot_of[level] = -1
+
+
+def unit_sums(
+    model: Multilinear,
+    block: int,
+    features: Features,
+    weighting: Weighting,
+    entries: ByMode,
+    unit_mode: int,
+    threads: int,
+) -> Array:
+    """Sums by unit for each level; ``entries`` sorted by the units' mode."""
+    cuts = balanced_cuts(entries.starts, 0, model.shape[unit_mode], threads)
+    outs, tasks = [], []
+    for first, last in pairwise(cuts):
+        outs.append(_zeros(model, block, features))
+        data = entries.others, entries.values, entries.starts, first, last
+        how = *features, features.right_hand, *weighting, grid(weighting.bound)
+        where = unit_mode, block, _design_size(model, block)
+        tasks.append(partial(_by_unit, model.arrays, model.mean, *where, *data, *how, outs[-1]))
+    run(tasks, threads)
+    return _without_padding(outs, model, block, features)
+
+
+# -- what both share ----------------------------------------------------------------------------
+
+
+def _design_size(model: Multilinear, block: int) -> int:
+    return model.free_core.size if block == CORE else model.ranks[block]
+
+
+def _zeros(model: Multilinear, block: int, features: Features) -> Array:
+    levels, width = 1 if block == CORE else model.shape[block], features.metric.shape[1]
+    if features.normal:
+        size = _design_size(model, block) + 1
+        width = padded_width(triangle(size) + size, np.float64)
+    return aligned_zeros((levels, width), np.float64)
+
+
+def _without_padding(outs: list[Array], model: Multilinear, block: int, features: Features) -> Array:
+    """The threads' sums together, as far as they are asked for; those of a bias come last."""
+    sums: Array = np.sum(outs, axis=0)
+    size = _design_size(model, block) + 1
+    if features.normal:
+        return sums[:, : triangle(size) + size]
+    return sums[:, : size if features.bias else size - 1]
+
+
+# -- the readable twin --------------------------------------------------------------------------
+
+
+def sums_reference(
+    model: Multilinear,
+    block: int,
+    features: Features,
+    coordinates: Array,
+    values: Array,
+    weighting: Weighting | None = None,
+    unit_mode: int = 0,
+) -> Array:
+    """Slow twin of :func:`entry_sums`, or with a weighting of :func:`unit_sums`."""
+    units = np.arange(values.shape[0]) if weighting is None else coordinates[unit_mode]
+    levels = np.zeros(values.shape[0], int) if block == CORE else coordinates[block]
+    size = 1 if block == CORE else model.shape[block]
+    each = np.array(
+        [
+            _one_entry(model, block, features, cell, v)
+            for cell, v in zip(coordinates.T, values, strict=True)
+        ]
+    )
+    bound = features.bound if weighting is None else weighting.bound
+    out, step = np.zeros((size, each.shape[1])), grid(bound)
+    for unit in np.unique(units):
+        mine = units == unit
+        vector, counts = np.zeros_like(out), np.bincount(levels[mine], minlength=size)
+        if weighting is None:
+            np.add.at(vector, levels[mine], each[mine])
+        else:
+            np.add.at(vector, levels[mine], each[mine] * weighting.levels[levels[mine], None])
+            vector *= (((weighting.levels * counts) ** 2).sum() + weighting.ridge) ** -0.5
+            vector *= min(1.0, bound * BELOW_ONE / max(float(np.linalg.norm(vector)), 1e-300))
+        out += np.trunc(vector / step) * step
+    return out
+
+
+def _one_entry(model: Multilinear, block: int, features: Features, cell: Array, value: float) -> Array:
+    here = cell[:, None]
+    d = (model.kronecker(here) if block == CORE else model.design(block, here))[0]
+    rank, metric = d.shape[0], features.metric
+    x = metric[:, :rank].T @ d if metric.shape[0] > 1 else metric[0, :rank] * d
+    norm = float(np.linalg.norm(x))
+    x = x * min(1.0, features.length * BELOW_ONE / max(norm, 1e-300)) if norm < inf else np.zeros(rank)
+    x = np.append(x, features.bias)
+    target = value - model.predict_reference(here)[0]
+    if features.normal:
+        target += model.mode_biases[block][cell[block]] + d @ model.factors[block][cell[block]]
+    target = np.clip(target, -features.target, features.target)
+    if not features.normal:
+        gradient: Array = target * (x if features.bias else x[:-1])
+        return gradient
+    rows, columns = np.triu_indices(rank + 1)
+    matrix = x[rows] * x[columns] * np.where(rows == columns, 1.0, sqrt(2))
+    return np.concatenate([matrix, features.right_hand * target * x])

@@ -1,0 +1,65 @@
+"""Clipping and vector noise inside compiled kernels, each with its readable twin.
+
+The noise has density proportional to exp(-|n| / scale) in R^size: its direction is uniform, its
+length Gamma distributed with shape ``size``. Independent Laplace coordinates are something else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sfumato.kernels.numba.parallel import inlined
+from sfumato.types import Array
+
+
+@inlined
+def clip_norm(vector: Array, size: int, bound: Any) -> Any:
+    """Shorten ``vector[:size]`` to ``bound`` in place; the length that it has then."""
+    squares = 0.0
+    for r in range(size):
+        squares += vector[r] * vector[r]
+    length = np.sqrt(squares)
+    if length > bound:
+        for r in range(size):
+            vector[r] *= bound / length
+        length = bound
+    return length
+
+
+@inlined
+def add_vector_noise(vector: Array, size: int, scale: Any, direction: Array, stream: Any) -> None:
+    """Add noise with density proportional to exp(-|n| / scale) to ``vector[:size]``.
+
+    ``direction`` is scratch memory of at least that size.
+    """
+    squares = 0.0
+    for r in range(size):
+        direction[r] = stream.standard_normal()
+        squares += direction[r] * direction[r]
+    stretch = stream.gamma(size, scale) / np.sqrt(squares)
+    for r in range(size):
+        vector[r] += stretch * direction[r]
+
+
+def clipped_reference(vector: Array, bound: float) -> Array:
+    """Readable twin of :func:`clip_norm`: v / max(1, |v| / bound)."""
+    shortened: Array = vector / max(1.0, float(np.linalg.norm(vector)) / bound)
+    return shortened
+
+
+def vector_noise_reference(size: int, scale: float, stream: np.random.Generator) -> Array:
+    """Readable twin of :func:`add_vector_noise`, drawing the same numbers in the same order."""
+    direction = stream.standard_normal(size)
+    noise: Array = direction * (stream.gamma(size, scale) / np.linalg.norm(direction))
+    return noise
+
+
+def rowwise_noise(shape: tuple[int, ...], scale: float, stream: np.random.Generator) -> Array:
+    """Independent vector noise for each row of a matrix."""
+    rows, size = shape
+    direction = stream.standard_normal((rows, size))
+    length = stream.gamma(size, scale, rows)
+    noise: Array = direction * (length / np.linalg.norm(direction, axis=1))[:, None]
+    return noise

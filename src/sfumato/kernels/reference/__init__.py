@@ -1,0 +1,1 @@
+"""Readable twins of the kernels: slow, and what the kernels are held against."""

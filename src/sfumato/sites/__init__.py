@@ -1,0 +1,1 @@
+"""Holders of data, and the orders of entries that solvers walk over."""

@@ -1,0 +1,260 @@
+"""Orders in which kernels walk over a tensor's entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.data.tensor import SparseTensor
+from sfumato.errors import DataError
+from sfumato.kernels.numba.ordering import gather, order_by, refine_order, row_starts
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class ByMode:
+    """Entries sorted by one mode: level i has the entries ``starts[i]`` to ``starts[i + 1]``.
+
+    ``others`` holds the coordinates of the other modes, in order. ``weights`` is empty where all
+    entries count alike.
+    """
+
+    others: NDArray[np.int32]
+    values: NDArray[Any]
+    starts: NDArray[np.int64]
+    weights: NDArray[Any]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return np.diff(self.starts)
+
+    @cached_property
+    def total_weights(self) -> NDArray[Any]:
+        """Sum of the weights at each level; without weights the number of entries."""
+        if not self.weights.size:
+            return self.counts
+        sums, there = np.zeros(self.counts.shape[0]), self.counts > 0
+        # Level by level: a running sum over all would round by what the other levels have.
+        sums[there] = np.add.reduceat(self.weights, self.starts[:-1][there], dtype=np.float64)
+        return sums
+
+
+class Site:
+    """One holder of entries: a tensor, and the orders of its entries that solvers have asked for."""
+
+    def __init__(self, tensor: SparseTensor, threads: int) -> None:
+        self.tensor = tensor
+        self.threads = threads
+        self.weights = _read_only(np.empty(0, tensor.values.dtype))
+        self._kept: dict[Any, Any] = {}
+        self._latest: tuple[object, Any] = (object(), None)
+
+    def check_sizes(self, sizes: tuple[int, ...]) -> None:
+        """Refuse to be used by a model of other modes: kernels would write beyond its rows.
+
+        What is said does not depend on the entries, since a fit may be private.
+        """
+        if self.tensor.shape != sizes:
+            raise DataError(
+                f"the tensor has other modes than the {' x '.join(map(str, sizes))} levels of the model "
+                "that was planned: plan with the tensor's own modes, or bring it to those of the plan"
+            )
+
+    def kept(self, key: Any, make: Callable[[], _T]) -> _T:
+        """A layout that is made once."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        kept: _T = self._kept[key]
+        return kept
+
+    def latest(self, key: object, make: Callable[[], _T]) -> _T:
+        """What was made last, as long as it is asked for by the same object."""
+        if self._latest[0] is not key:
+            self._latest = key, make()
+        latest: _T = self._latest[1]
+        return latest
+
+    def by_mode(self, mode: int) -> ByMode:
+        """The entries sorted by a mode."""
+        return self.kept(("mode", mode), lambda: self._sorted_by(mode))
+
+    def order(self, mode: int) -> NDArray[np.int32]:
+        """The numbers of the entries, sorted by a mode."""
+        levels, size = self.tensor.coordinates[mode], self.tensor.shape[mode]
+        return self.kept(("order", mode), lambda: order_by(levels, size))
+
+    def _sorted_by(self, mode: int) -> ByMode:
+        return _sorted_by(self.tensor, mode, self.weights)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Entries at each level, mode after mode."""
+        return np.concatenate([self.tensor.counts(name) for name in self.tensor.mode_names])
+
+
+class WeightedSite(Site):
+    """The entries of another site with values and weights of their own.
+
+    Cells and their orders are shared with that site: values can be restated at every sweep without
+    sorting anew.
+    """
+
+    def __init__(self, origin: Site, values: NDArray[Any], weights: NDArray[Any]) -> None:
+        super().__init__(origin.tensor.with_values(values), origin.threads)
+        self.weights = _read_only(weights)
+        self._origin = origin
+
+    def _sorted_by(self, mode: int) -> ByMode:
+        base = self._origin.by_mode(mode)
+        if mode == 0:
+            return ByMode(base.others, self.tensor.values, base.starts, self.weights)
+        order = self._origin.order(mode)
+        values, weights = gather(self.tensor.values, order), gather(self.weights, order)
+        return ByMode(base.others, _read_only(values), base.starts, _read_only(weights))
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """As a tensor's own arrays are, or kernels would be compiled a second time."""
+    array.flags.writeable = False
+    return array
+
+
+def _sorted_by(tensor: SparseTensor, mode: int, weights: NDArray[Any]) -> ByMode:
+    levels, size = tensor.coordinates[mode], tensor.shape[mode]
+    starts = row_starts(levels, size)
+    if mode == 0:  # a tensor's entries are sorted by the first mode: no copy
+        return ByMode(tensor.coordinates[1:], tensor.values, starts, weights)
+    order = order_by(levels, size)
+    others = np.empty((tensor.order - 1, tensor.n_entries), np.int32)
+    for row, m in enumerate(m for m in range(tensor.order) if m != mode):
+        gather(tensor.coordinates[m], order, others[row])
+    values = gather(tensor.values, order)
+    return ByMode(_read_only(others), _read_only(values), starts, weights)
+
+
+def balanced_cuts(starts: NDArray[np.int64], low: int, high: int, parts: int) -> list[int]:
+    """Cut the levels ``low`` to ``high`` into parts with about the same number of entries."""
+    goals = np.linspace(starts[low], starts[high], parts + 1)[1:-1]
+    inner = np.searchsorted(starts[low : high + 1], goals) + low
+    return [low, *np.clip(inner, low, high).tolist(), high]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Entries cut into tiles, for passes that write to the rows of every entry that they visit.
+
+    Each mode's levels are cut into ``blocks`` groups. A stratum is a set of blocks of entries, one
+    per group of the first mode, no two of which share a level of any mode: threads that work on
+    different blocks of one stratum never touch the same row. Within a block, tiles bound the number
+    of different rows that are in use at a time, so that they stay in a core's cache; entries of a
+    tile are in random order.
+
+    ``starts[s, b]`` holds the tile boundaries of block b in stratum s; a block's tiles are counted
+    along the modes, ``tiles[m]`` of them in mode m, the last mode fastest.
+    """
+
+    coordinates: NDArray[np.int32]
+    values: NDArray[Any]
+    starts: NDArray[np.int64]
+    tiles: tuple[int, ...]
+
+    @property
+    def strata(self) -> int:
+        return int(self.starts.shape[0])
+
+    @property
+    def blocks(self) -> int:
+        return int(self.starts.shape[1])
+
+    def random_strata(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """All strata in a random order in which neighbours have groups of levels in common."""
+        return _nested_order([self.blocks] * (len(self.tiles) - 1), generator)
+
+    def random_tiles(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """A block's tiles in a random order in which neighbours have levels in common."""
+        return _nested_order(self.tiles, generator)
+
+
+def _nested_order(sizes: Sequence[int], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Cells of a grid, the last side running fastest, the places along each side shuffled.
+
+    Cells that follow each other differ in few sides, so that most rows in use are in the cache.
+    """
+    order = np.zeros(1, np.int64)
+    for size in sizes:
+        order = np.add.outer(order * size, generator.permutation(size)).ravel()
+    return order
+
+
+def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> Grid:
+    """Shuffle the entries and cut them into strata, blocks and tiles.
+
+    There are fewer blocks than asked for where they would hold too few entries to be worth a thread.
+    """
+    order, n = tensor.order, tensor.n_entries
+    blocks = min(blocks, *tensor.shape)
+    while blocks > 1 and blocks**order * _BLOCK_ENTRIES > n:
+        blocks -= 1
+    tiles = _tiles_per_block(tensor, blocks, row_bytes)
+    per_block = int(np.prod(tiles))
+    key = _tile_keys(tensor, blocks, tiles)
+    n_keys = blocks**order * per_block
+    starts = row_starts(key, n_keys)
+    entries = np.arange(n, dtype=np.int32)
+    np.random.default_rng(seed).shuffle(entries)
+    entries = refine_order(entries, key, n_keys)
+    del key
+    coordinates = np.empty_like(tensor.coordinates)
+    for m in range(order):
+        gather(tensor.coordinates[m], entries, coordinates[m])
+    edges = np.empty((blocks ** (order - 1), blocks, per_block + 1), np.int64)
+    edges[..., :-1] = starts[:-1].reshape(edges[..., :-1].shape)
+    edges[..., -1] = starts[per_block::per_block].reshape(edges.shape[:2])
+    return Grid(coordinates, gather(tensor.values, entries), edges, tuple(tiles))
+
+
+def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[np.int32]:
+    """Number of each entry's tile, counted by stratum, then block, then tile."""
+    key = np.zeros(tensor.n_entries, np.int32)
+    within = np.zeros(tensor.n_entries, np.int32)
+    first = np.zeros(0, np.int32)
+    for m, (levels, name) in enumerate(zip(tensor.coordinates, tensor.mode_names, strict=True)):
+        # Cut the mode where the entries, not the levels, come to equal parts.
+        middles = np.cumsum(tensor.counts(name)) - tensor.counts(name) / 2
+        tile_of_level = middles * (blocks * tiles[m]) // tensor.n_entries
+        tile = tile_of_level.astype(np.int32)[levels]
+        within *= tiles[m]
+        within += tile % tiles[m]
+        tile //= tiles[m]  # now the group
+        if m == 0:
+            first = tile
+        else:  # a stratum is a shift of every mode's groups against the first mode's
+            key *= blocks
+            key += (tile - first) % blocks
+    key *= blocks
+    key += first
+    key *= int(np.prod(tiles))
+    key += within
+    return key
+
+
+_BLOCK_ENTRIES = 1 << 12  # smaller blocks would cost more in starting them than they save
+_CACHE_BYTES = 1 << 18  # rows in use at a time: a part of the second-level cache, which cores may share
+_TILE_ENTRIES = 1 << 14  # smaller tiles would cost more in loops than they save in cache misses
+
+
+def _tiles_per_block(tensor: SparseTensor, blocks: int, row_bytes: int) -> list[int]:
+    """Halve the largest mode until a tile's rows fit the cache, or its entries become few."""
+    tiles = [1] * tensor.order
+    while True:
+        in_use = [n * row_bytes / (blocks * t) for n, t in zip(tensor.shape, tiles, strict=True)]
+        entries = tensor.n_entries / (blocks**tensor.order * float(np.prod(tiles)))
+        if sum(in_use) <= _CACHE_BYTES or entries < 2 * _TILE_ENTRIES:
+            return tiles
+        tiles[int(np.argmax(in_use))] *= 2

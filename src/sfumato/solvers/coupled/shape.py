@@ -1,0 +1,180 @@
+"""What solvers of coupled models share: the public shape, blocks of parameters, and their start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.checks import is_number, wrong
+from sfumato.data.relations import Relation, Relations
+from sfumato.data.tensor import Mode
+from sfumato.errors import DataError, SettingError
+from sfumato.models.coupled import CoupledModel, Part
+from sfumato.models.multilinear import Multilinear
+from sfumato.sites.coupled import CoupledSite
+from sfumato.sites.memory import Site
+from sfumato.solvers.protocol import PublicShape, start_generator
+from sfumato.surface import either
+from sfumato.types import Array
+
+
+@dataclass(frozen=True)
+class CoupledShape:
+    """What a solver may know before it sees data: modes, relations, rank and settings.
+
+    ``modes`` ends with one mode for the weights of every weighted relation.
+    """
+
+    modes: tuple[Mode, ...]
+    parts: tuple[Part, ...]
+    divergences: tuple[float, ...]
+    dispersions: tuple[float | None, ...]
+    rank: int
+    dtype: Any = np.float64
+    threads: int = 1
+
+    @classmethod
+    def of(cls, relations: Relations, rank: int, dtype: Any, threads: int) -> CoupledShape:
+        modes, parts = list(relations.modes), list[Part]()
+        for relation in relations.values():
+            own = relation.modes
+            if relation.weighted:
+                own = (*own, len(modes))
+                modes.append(Mode(f"weights of {relation.name}", 1))
+            tucker = relation.structure == "tucker"
+            parts.append(Part(relation.name, own, tucker, relation.weighted))
+        return cls(
+            tuple(modes),
+            tuple(parts),
+            tuple(relation.divergence for relation in relations.values()),
+            tuple(relation.dispersion for relation in relations.values()),
+            rank,
+            dtype,
+            threads,
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(mode.size for mode in self.modes)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All parameters: the factor of every mode, then the cores."""
+        modes = [Block(d, None) for d in range(len(self.modes))]
+        return (*modes, *(Block(None, v) for v, part in enumerate(self.parts) if part.tucker))
+
+    @property
+    def steps(self) -> int:
+        """Of a sweep: an update for every block, and then the objective."""
+        return len(self.blocks) + 1
+
+    def place(self, round: int) -> tuple[int, int | None]:
+        """Sweeps that are done at a round, and the block that is next; None for the objective."""
+        done, step = divmod(round, self.steps)
+        return done, None if step == len(self.blocks) else step
+
+    def zeros(self) -> CoupledModel:
+        return CoupledModel.zeros(self.sizes, self.rank, self.parts, self.dtype)
+
+    def per_mode(self, setting: float | Mapping[str, float] | None, what: str) -> list[float | None]:
+        """A setting given as one number for all blocks, or as a mapping from mode names."""
+        names = [mode.name for mode in self.modes] + [
+            f"core of {part.name}" for part in self.parts if part.tucker
+        ]
+        by_name = setting if isinstance(setting, Mapping) else dict.fromkeys(names, setting)
+        unknown = set(by_name) - set(names)
+        if unknown:
+            listed = sorted(unknown, key=str)
+            raise SettingError(f"{what} names {listed}, but there are {', '.join(names)}")
+        if not all(each is None or is_number(each) for each in by_name.values()):
+            raise wrong(what, "a number, or numbers by mode name", setting)
+        return [by_name.get(name) for name in names]
+
+
+class Block(NamedTuple):
+    """Parameters that are updated together: the factor of a mode, or the core of a part."""
+
+    mode: int | None
+    part: int | None
+
+
+def coupled_shape(shape: PublicShape | CoupledShape, divergence: float, what: str) -> CoupledShape:
+    """The shape of a single tensor as that of one relation."""
+    if isinstance(shape, CoupledShape):
+        return shape
+    if shape.fit_mean or shape.fit_biases:
+        raise SettingError(f"{what}: neither a mean nor biases are fitted, say mean=False, biases=False")
+    model = shape.make_model(shape.sizes, shape.dtype)
+    if len(set(model.ranks)) > 1:
+        raise SettingError(f"{what}: the rank has to be the same in every mode, got {model.ranks}")
+    parts = CoupledModel.of(model).parts
+    return CoupledShape(
+        shape.modes, parts, (divergence,), (1.0,), model.ranks[0], shape.dtype, shape.threads
+    )
+
+
+def coupled_site(
+    site: Site | CoupledSite, divergence: float, check: Callable[[Relation], None]
+) -> CoupledSite:
+    """The entries of a single tensor as those of one relation, which are checked as such."""
+    if isinstance(site, CoupledSite):
+        return site
+
+    def make() -> CoupledSite:
+        nowhere, modes = site.tensor.coordinates[:, :0], tuple(range(site.tensor.order))
+        check(Relation("tensor", site.tensor, nowhere, modes, "cp", divergence, 1.0, "missing"))
+        return CoupledSite.of(site, divergence)
+
+    return site.kept(("coupled", divergence), make)
+
+
+def check_not_negative(relation: Relation) -> None:
+    """Values that the divergence of non-negative factors is defined for."""
+    values, name = relation.tensor.values, relation.name
+    if not np.isfinite(values).all():
+        raise DataError(f"{name!r} holds infinite values: leave them out")
+    if values.min() < 0:
+        raise DataError(
+            f"{name!r} holds negative values, and these factors are not negative: shift the values "
+            "first, or use "
+            + either('Langevin(model="normal") with divergence=0', "--solver langevin --divergence 0")
+        )
+    zeros = relation.absent == "zero" or not values.all()
+    if zeros and relation.divergence >= 2:
+        raise DataError(
+            f"{name!r} holds zeros, for which the divergence with p = {relation.divergence:g} has no "
+            "minimum: use a p below 2, or only values above zero (absent cells as missing)"
+        )
+
+
+def positive_start(shape: CoupledShape, seed: int) -> CoupledModel:
+    """Positive random parameters; the data play no part.
+
+    They differ by much: where all are about equal, a Tucker core takes long to leave that.
+    """
+    model, generator = shape.zeros(), start_generator(seed)
+    for part in (*model.factors, *model.cores):
+        part[:] = 0.1 + generator.standard_exponential(part.shape)
+    return model
+
+
+def values_of(model: CoupledModel, block: Block) -> Array:
+    """The parameters of a block (a view)."""
+    if block.mode is not None:
+        return model.factor(block.mode)
+    assert block.part is not None
+    return model.cores[block.part]
+
+
+def finished(model: CoupledModel, shape: PublicShape | CoupledShape) -> CoupledModel | Multilinear:
+    """The model as its caller knows it: of a single tensor a CP or Tucker model."""
+    if isinstance(shape, CoupledShape):
+        return model
+    single = shape.make_model(shape.sizes, shape.dtype)
+    for mine, found in zip(single.factors, model.factors, strict=True):
+        mine[:] = found
+    single.free_core[:] = model.cores[0]
+    return single

@@ -1,0 +1,329 @@
+"""Sums over the observed cells of coupled relations, from which factors are updated.
+
+For a mode with designs f (the vector whose inner product with a row is the value, ``models.entrywise``):
+
+    numerator    sum over cells of  x v^-p f
+    denominator  sum over cells of  v^(1-p) f
+
+with observed values x and the model's values v. Where absent cells are zeros, they are in the
+denominator only, which for p = 0 and p = 1 is a closed form in sums over factors. Where most cells would
+be visited, they are written out instead (``written_sums``).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.kernels.numba.entrywise import (
+    add_kronecker,
+    design,
+    dot,
+    entry_value,
+    locate,
+    row_width,
+    workspace,
+)
+from sfumato.kernels.numba.parallel import inlined, kernel, run, scratch
+from sfumato.kernels.numba.simd import add, line_length, load, multiply, spread, store
+from sfumato.models.coupled import CoupledModel
+from sfumato.models.divergence import SMALLEST, beta_divergence
+from sfumato.sites.coupled import CoupledSite, RelationSite, WrittenOut
+from sfumato.sites.memory import Site, balanced_cuts
+from sfumato.solvers.coupled.written_sums import Written
+from sfumato.types import Array
+
+
+class Sums(NamedTuple):
+    """Numerator and denominator, of the rows of a mode or of a flat core."""
+
+    numerator: Array
+    denominator: Array
+
+
+class Models(NamedTuple):
+    """Where the model's values come from: variational Bayes has one for either sum.
+
+    ``least`` is what a value of the numerator's model counts as at least.
+    """
+
+    numerator: CoupledModel
+    denominator: CoupledModel
+    least: float = SMALLEST
+
+
+def mode_sums(given: CoupledModel | Models, site: CoupledSite, mode: int, scales: Array) -> Sums:
+    """Sums for the rows of a mode, over all relations that have it; each counts by its scale."""
+    models = _pair(given)
+    model = models.numerator
+    sums = Sums(*(np.zeros((model.sizes[mode], model.rank)) for _ in range(2)))
+    for v, (part, holder) in enumerate(zip(model.parts, site.parts, strict=True)):
+        if mode in part.modes:
+            _add_part(models, v, holder, mode, float(scales[v]), sums)
+    return sums
+
+
+def _pair(given: CoupledModel | Models) -> Models:
+    return given if isinstance(given, Models) else Models(given, given)
+
+
+def _add_part(models: Models, v: int, holder: RelationSite, mode: int, scale: float, sums: Sums) -> None:
+    p, (model, other, least) = holder.divergence, models
+    position = model.parts[v].modes.index(mode)
+    cells = holder.written(tucker=model.parts[v].tucker)
+    if cells is not None:
+        _add_written(models, v, holder, cells, position, scale, sums)
+        return
+    walk = partial(_walk, v=v, position=position, p=p)
+    nothing = np.empty((0, model.rank))
+    if model is other and not holder.closed:
+        walk(model, least, site=holder.entries, scale=scale, sums=sums)
+        return
+    walk(model, least, site=holder.entries, scale=scale, sums=Sums(sums.numerator, nothing))
+    only_below = Sums(nothing, sums.denominator)
+    if not holder.closed:
+        walk(other, SMALLEST, site=holder.entries, scale=scale, sums=only_below)
+        return
+    sums.denominator[:] += scale * _over_all_cells(other, v, position, p)
+    if holder.unknown is not None:
+        walk(other, SMALLEST, site=holder.unknown, scale=-scale, sums=only_below)
+
+
+def _walk(
+    model: CoupledModel,
+    least: float,
+    *,
+    v: int,
+    site: Site,
+    position: int,
+    p: float,
+    scale: float,
+    sums: Sums,
+) -> None:
+    """Add the entries of a site to sums for the mode at a position of the part; empty sums are not."""
+    ordered, arrays = site.by_mode(position), model.arrays(v)
+    size = ordered.starts.shape[0] - 1
+    cuts = balanced_cuts(ordered.starts, 0, size, site.threads)
+    run(
+        [
+            partial(
+                _add_entries,
+                arrays,
+                position,
+                ordered.others,
+                ordered.values,
+                ordered.starts,
+                low,
+                high,
+                p,
+                scale,
+                least,
+                *sums,
+            )
+            for low, high in pairwise(cuts)
+        ],
+        site.threads,
+    )
+
+
+def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: float) -> Sums:
+    """Sums for the core of a Tucker part."""
+    model, other, least = _pair(given)
+    holder, size = site.parts[v], model.cores[v].shape[0]
+    p, sums, nothing = holder.divergence, Sums(np.zeros(size), np.zeros(size)), np.empty(0)
+    cells = holder.written(tucker=True)
+    if cells is not None:
+        _add_written(_pair(given), v, holder, cells, None, scale, sums)
+        return sums
+    if model is other and not holder.closed:
+        _walk_core(model, least, v, holder.entries, p, scale, sums)
+        return sums
+    _walk_core(model, least, v, holder.entries, p, scale, Sums(sums.numerator, nothing))
+    only_below = Sums(nothing, sums.denominator)
+    if not holder.closed:
+        _walk_core(other, SMALLEST, v, holder.entries, p, scale, only_below)
+        return sums
+    sums.denominator[:] += scale * _over_all_cells(other, v, None, p)
+    if holder.unknown is not None:
+        _walk_core(other, SMALLEST, v, holder.unknown, p, -scale, only_below)
+    return sums
+
+
+def _walk_core(
+    model: CoupledModel, least: float, v: int, site: Site, p: float, scale: float, sums: Sums
+) -> None:
+    tensor, arrays = site.tensor, model.arrays(v)
+    cuts = np.linspace(0, tensor.n_entries, site.threads + 1).astype(np.int64).tolist()
+    own = [Sums(*(np.zeros_like(total) for total in sums)) for _ in range(site.threads)]
+    run(
+        [
+            partial(
+                _add_core, arrays, tensor.coordinates, tensor.values, low, high, p, scale, least, *mine
+            )
+            for (low, high), mine in zip(pairwise(cuts), own, strict=True)
+        ],
+        site.threads,
+    )
+    for mine in own:
+        sums.numerator[:] += mine.numerator
+        sums.denominator[:] += mine.denominator
+
+
+# -- relations that are written out ---------------------------------------------------------------
+
+
+def _add_written(
+    models: Models,
+    v: int,
+    holder: RelationSite,
+    cells: WrittenOut,
+    position: int | None,
+    scale: float,
+    sums: Sums,
+) -> None:
+    """Add the sums for the mode at a position, or those for the core."""
+    p, (model, other, least) = holder.divergence, models
+    of_all = cells.known is None and p in (0.0, 1.0)
+    together = model is other and not of_all
+    above = Written(model, v, cells, p, least, holder.entries.threads)
+    found = above.sums(position, numerator=True, denominator=together)
+    sums.numerator[:] += scale * found[0]
+    if of_all:
+        found = [_over_all_cells(other, v, position, p)]
+    elif not together:
+        below = above._replace(model=other, least=SMALLEST)
+        found = below.sums(position, numerator=False, denominator=True)
+    sums.denominator[:] += scale * found[-1]
+
+
+def _over_all_cells(model: CoupledModel, v: int, position: int | None, p: float) -> Array:
+    """The denominator where every cell is observed, for p = 0 and 1."""
+    if position is None:
+        return model.core_sum(v) if p == 1 else model.core_moment(v)
+    mode = model.parts[v].modes[position]
+    if p == 1:
+        return model.design_sum(v, mode)
+    whole: Array = model.factor(mode) @ model.design_moment(v, mode)
+    return whole
+
+
+# -- the divergence -------------------------------------------------------------------------------
+
+
+def divergence(model: CoupledModel, site: CoupledSite, v: int) -> float:
+    """Sum of the beta divergences of a part's observed cells (Eq. 2.4)."""
+    holder, p = site.parts[v], site.parts[v].divergence
+    cells = holder.written(tucker=model.parts[v].tucker)
+    if cells is not None:
+        return Written(model, v, cells, p, SMALLEST, holder.entries.threads).divergence()
+    values = _values_at(model, v, holder.entries)
+    found = float(beta_divergence(holder.entries.tensor.values, values, p).sum())
+    if not holder.closed:
+        return found
+    # All cells as zeros, less those that are none.
+    found += (model.total(v) if p == 1 else model.total_square(v) / 2) - _of_zeros(values, p)
+    if holder.unknown is not None:
+        found -= _of_zeros(_values_at(model, v, holder.unknown), p)
+    return found
+
+
+def _values_at(model: CoupledModel, v: int, site: Site) -> Array:
+    return model.predict(v, site.tensor.coordinates[: model.parts[v].order], threads=site.threads)
+
+
+def _of_zeros(values: Array, p: float) -> float:
+    """Sum of the divergences of values from zeros, for p = 0 and 1."""
+    wide = values.astype(np.float64, copy=False)
+    return float(wide.sum() if p == 1 else wide @ wide / 2)
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+_AT_ONCE = 256  # entries that are added up in the model's type before they join sums of float64
+
+
+@inlined
+def _powers(value: Any, p: float) -> Any:
+    """v^-p and v^(1-p)."""
+    if p == 1.0:
+        return 1.0 / value, 1.0
+    if p == 0.0:
+        return 1.0, value
+    if p == 2.0:
+        return 1.0 / (value * value), 1.0 / value
+    power = value**-p
+    return power, power * value
+
+
+@kernel
+def _add_entries(
+    arrays: Any,
+    mode: int,
+    others: Array,
+    values: Array,
+    starts: Array,
+    low: int,
+    high: int,
+    p: float,
+    scale: float,
+    least: float,
+    numerator: Array,
+    denominator: Array,
+) -> None:
+    """Entries of the levels ``low`` to ``high`` of a mode; an empty sum is left out.
+
+    ``own`` holds the mode's design at an entry and two sums of some entries, a padded row each.
+    """
+    order, width = len(arrays.offsets), row_width(arrays)
+    index, work, own = scratch(order, np.int64), workspace(arrays), scratch(3 * width, arrays.rows.dtype)
+    for level in range(low, high):
+        index[mode] = arrays.offsets[mode] + level
+        for begin in range(starts[level], starts[level + 1], _AT_ONCE):
+            for b in range(width, 3 * width, line_length(own)):
+                store(own, b, spread(own, 0.0))
+            for e in range(begin, min(begin + _AT_ONCE, starts[level + 1])):
+                row = 0
+                for m in range(order):
+                    if m != mode:
+                        index[m] = arrays.offsets[m] + others[row, e]
+                        row += 1
+                design(arrays, index, mode, work, own, 0)
+                found = float(dot(arrays.rows, index[mode] * width, own, 0, width))
+                inverse, weight = _powers(max(found, least), p)
+                above, below = spread(own, inverse * values[e]), spread(own, weight)
+                for b in range(0, width, line_length(own)):
+                    f = load(own, b)
+                    store(own, width + b, add(load(own, width + b), multiply(above, f)))
+                    store(own, 2 * width + b, add(load(own, 2 * width + b), multiply(below, f)))
+            if numerator.shape[0] > 0:
+                for r in range(numerator.shape[1]):
+                    numerator[level, r] += scale * own[width + r]
+            if denominator.shape[0] > 0:
+                for r in range(denominator.shape[1]):
+                    denominator[level, r] += scale * own[2 * width + r]
+
+
+@kernel
+def _add_core(
+    arrays: Any,
+    coordinates: Array,
+    values: Array,
+    low: int,
+    high: int,
+    p: float,
+    scale: float,
+    least: float,
+    numerator: Array,
+    denominator: Array,
+) -> None:
+    order = len(arrays.offsets)
+    index, work = scratch(order, np.int64), workspace(arrays)
+    for e in range(low, high):
+        locate(arrays, coordinates, e, index)
+        value = max(float(entry_value(arrays, index, work)), least)
+        inverse, weight = _powers(value, p)
+        add_kronecker(arrays, work, inverse * scale * values[e], numerator)
+        add_kronecker(arrays, work, weight * scale, denominator)

@@ -1,0 +1,282 @@
+"""Variational Bayes of the Poisson-Gamma model, for one tensor or several that share modes.
+
+B. Ermis, "Bayesian approaches for privacy preserving data sharing", Eq. 3.7 to 3.12. Every parameter
+has a Gamma prior of shape A and mean B; a cell is Poisson with the model's value. The posterior is taken
+to be independent Gamma laws. In turn, each factor (or Tucker core) gets
+
+    shape  A     + L * numerator of the model L          L = exp E[log theta]
+    rate   A / B + denominator of the model E            E = E[theta]
+
+with the sums of ``coupled_sums`` at p = 1. No update lowers the evidence lower bound
+
+    sum over observed cells of (x log v_L - v_E - log x!) - KL(posterior, prior),
+
+in which log x! is lgamma(x + 1), so that values need not be whole. The bound, unlike the likelihood,
+does not reward components that the data have no need of: it can be used to choose the rank.
+
+A and B of a block are learnt by raising the bound as well. A level without any observed cell has its
+prior as its posterior: the mean B in every component.
+
+All numbers are float64, whatever the data's type: geometric means are as small as exp(-1 / A).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.special import digamma, gammaln, polygamma, xlogy
+
+from sfumato.checks import check_count, check_flag, check_positive
+from sfumato.data.relations import Relation
+from sfumato.errors import SettingError
+from sfumato.models.coupled import CoupledModel
+from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
+from sfumato.models.multilinear import Multilinear
+from sfumato.sites.coupled import CoupledSite, RelationSite
+from sfumato.sites.memory import Site
+from sfumato.solvers.coupled.shape import (
+    Block,
+    CoupledShape,
+    check_not_negative,
+    coupled_shape,
+    coupled_site,
+    finished,
+)
+from sfumato.solvers.coupled.sums import Models, Sums, core_sums, mode_sums
+from sfumato.solvers.protocol import Info, PublicShape, start_generator
+from sfumato.types import Array
+
+_WHAT = "variational Bayes"
+_SHAPES = (1e-2, 1e6)  # of priors; below, products of geometric means would leave the range of numbers
+_LEAST = 1e-300
+_START_SHAPE = 10.0
+PRIOR_SHAPE, PRIOR_MEAN = 0.5, 1.0
+
+
+class SumsQuery(NamedTuple):
+    """Ask for the sums of a block."""
+
+    posterior: GammaPosterior
+    block: Block
+
+
+class LikelihoodQuery(NamedTuple):
+    """Ask for what the data say of a posterior."""
+
+    posterior: GammaPosterior
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    given: PublicShape | CoupledShape
+    shape: CoupledShape
+    posterior: GammaPosterior
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Variational:
+    """Settings of variational Bayes.
+
+    Parameters
+    ----------
+    sweeps : times that every factor is updated.
+    prior_shape, prior_mean : of the Gamma prior on every parameter, one for all or by mode name (the
+        usual one for those left out); the first ones where priors are learnt. Shapes below one favour
+        few large parameters.
+    learn_prior : whether the prior of each factor follows the data.
+    tolerance : stop when a sweep raises the bound by a smaller part of it than this.
+    """
+
+    sweeps: int = 100
+    prior_shape: float | Mapping[str, float] = PRIOR_SHAPE
+    prior_mean: float | Mapping[str, float] = PRIOR_MEAN
+    learn_prior: bool = True
+    tolerance: float | None = 1e-6
+    name: ClassVar[str] = "variational"
+
+    def rounds(self, shape: PublicShape | CoupledShape) -> int:
+        return self.sweeps * coupled_shape(shape, 1.0, _WHAT).steps
+
+    def check(self, shape: PublicShape | CoupledShape) -> None:
+        """Refuse settings that are impossible, or do not fit the shape."""
+        check_count(sweeps=self.sweeps)
+        check_flag(learn_prior=self.learn_prior)
+        self._priors(coupled_shape(shape, 1.0, _WHAT))
+
+    def check_relation(self, relation: Relation) -> None:
+        """Refuse what is not Poisson."""
+        _check_poisson(relation.name, relation.divergence, relation.dispersion)
+        check_not_negative(relation)
+
+    def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
+        self.check(shape)
+        coupled = replace(coupled_shape(shape, 1.0, _WHAT), dtype=np.float64)
+        for part, p, phi in zip(coupled.parts, coupled.divergences, coupled.dispersions, strict=True):
+            _check_poisson(part.name, p, phi)
+        shapes, rates, means = coupled.zeros(), coupled.zeros(), _start(coupled, seed)
+        for each, rate, mean in zip(*map(blocks_of, (shapes, rates, means)), strict=True):
+            each[:], rate[:] = _START_SHAPE, _START_SHAPE / mean
+        return State(shape, coupled, GammaPosterior(shapes, rates, *self._priors(coupled)))
+
+    def ask(self, state: State) -> SumsQuery | LikelihoodQuery:
+        _, number = state.shape.place(state.round)
+        if number is None:
+            return LikelihoodQuery(state.posterior)
+        return SumsQuery(state.posterior, state.shape.blocks[number])
+
+    def answer(self, query: SumsQuery | LikelihoodQuery, site: Site | CoupledSite) -> Any:
+        entries, posterior = coupled_site(site, 1.0, self.check_relation), query.posterior
+        if isinstance(query, LikelihoodQuery):
+            return _likelihood(posterior, entries)
+        models = Models(posterior.geometric, posterior.means, _LEAST)
+        if query.block.mode is not None:
+            return mode_sums(models, entries, query.block.mode, np.ones(len(entries.parts)))
+        assert query.block.part is not None
+        return core_sums(models, entries, query.block.part, 1.0)
+
+    def update(self, state: State, statistics: Sums | float) -> tuple[State, Info]:
+        _, number = state.shape.place(state.round)
+        after = replace(state, round=state.round + 1)
+        done, _ = state.shape.place(after.round)
+        if not isinstance(statistics, Sums):
+            return after, Info(done, objective=state.posterior.prior_divergence - statistics)
+        assert number is not None
+        self._update_block(state.posterior, number, statistics)
+        return after, Info(done)
+
+    def _update_block(self, posterior: GammaPosterior, number: int, sums: Sums) -> None:
+        a, b = posterior.prior_shapes, posterior.prior_means
+        counts = blocks_of(posterior.geometric)[number] * sums.numerator
+        # Sums over all cells less the unknown ones may end just below zero.
+        exposures = np.maximum(sums.denominator, 0.0)
+        posterior.set(number, a[number] + counts, a[number] / b[number] + exposures)
+        if not self.learn_prior:
+            return
+        seen = (exposures > 0).any(axis=-1)  # levels; a core counts as one
+        a[number], b[number] = _learnt_prior(
+            *(blocks_of(model)[number][seen] for model in (posterior.means, posterior.geometric))
+        )
+        # Levels that no observed cell speaks of keep to the prior.
+        posterior.set(number, a[number], a[number] / b[number], ~seen)
+
+    def finish(self, state: State) -> CoupledModel | Multilinear:
+        """The model of posterior means."""
+        means = state.posterior.means
+        if isinstance(state.given, CoupledShape):
+            model = state.given.zeros()
+            for mine, found in zip(blocks_of(model), blocks_of(means), strict=True):
+                mine[:] = found
+            return model
+        return finished(means, state.given)
+
+    def posterior(self, state: State) -> GammaPosterior:
+        """The laws of all parameters."""
+        return state.posterior
+
+    def _priors(self, shape: CoupledShape) -> tuple[Array, Array]:
+        """Shapes and means of every block's prior."""
+        shapes = _or_usual(shape.per_mode(self.prior_shape, "prior_shape"), PRIOR_SHAPE)
+        means = _or_usual(shape.per_mode(self.prior_mean, "prior_mean"), PRIOR_MEAN)
+        low, high = _SHAPES
+        if not ((shapes >= low) & (shapes <= high)).all():
+            raise SettingError(
+                f"prior_shape lies between {low:g} and {high:,.0f}, got {self.prior_shape}"
+            )
+        check_positive(prior_mean=means.min())
+        return shapes, means
+
+
+def lower_bound(posterior: GammaPosterior, site: Site | CoupledSite) -> float:
+    """The evidence lower bound: never above the logarithm of the probability of the data."""
+    return (
+        _likelihood(posterior, coupled_site(site, 1.0, check_not_negative)) - posterior.prior_divergence
+    )
+
+
+def _check_poisson(name: str, divergence: float, dispersion: float | None) -> None:
+    if divergence != 1 or dispersion != 1:
+        raise SettingError(
+            f"{_WHAT} is for Poisson data, so divergence 1 and dispersion 1; {name!r} has divergence "
+            f"{divergence:g} and dispersion {dispersion or 'estimated'}: set these, or use "
+            "multiplicative updates"
+        )
+
+
+def _start(shape: CoupledShape, seed: int) -> CoupledModel:
+    """Random means; the data play no part.
+
+    Factors that differ much would soon take hold where they happen to be large, and spare components
+    would stay. A Tucker core, though, begins near that of a CP model, so that components differ.
+    """
+    model, generator = shape.zeros(), start_generator(seed)
+    for factor in model.factors:
+        factor[:] = generator.uniform(0.5, 1.5, factor.shape)
+    for part, core in zip(model.parts, model.cores, strict=True):
+        if part.tucker:
+            core[:] = 0.1 * (0.1 + generator.standard_exponential(core.shape))
+            core.reshape((shape.rank,) * part.order)[(np.arange(shape.rank),) * part.order] *= 10
+    return model
+
+
+def _or_usual(given: list[float | None], usual: float) -> Array:
+    return np.array([usual if each is None else each for each in given], np.float64)
+
+
+# -- the data's part of the bound -----------------------------------------------------------------
+
+
+def _likelihood(posterior: GammaPosterior, site: CoupledSite) -> float:
+    """Sum of x log v_L - v_E - log x! over all observed cells."""
+    return sum(_likelihood_of(posterior, v, holder) for v, holder in enumerate(site.parts))
+
+
+def _likelihood_of(posterior: GammaPosterior, v: int, holder: RelationSite) -> float:
+    entries = holder.entries
+    cells = entries.tensor.coordinates[: posterior.means.parts[v].order]
+    shared = posterior.geometric.predict(v, cells, threads=entries.threads)
+    explained = float(xlogy(entries.tensor.values, np.maximum(shared, _LEAST)).sum(dtype=np.float64))
+    return explained - _expected(posterior.means, v, holder) - _log_factorials(holder)
+
+
+def _expected(means: CoupledModel, v: int, holder: RelationSite) -> float:
+    """Sum of the values of a relation's observed cells."""
+
+    def at(site: Site) -> float:
+        cells = site.tensor.coordinates[: means.parts[v].order]
+        return float(means.predict(v, cells, threads=site.threads).sum())
+
+    if not holder.closed:
+        return at(holder.entries)
+    return means.total(v) - (0.0 if holder.unknown is None else at(holder.unknown))
+
+
+def _log_factorials(holder: RelationSite) -> float:
+    """Sum of log x!, found once."""
+    values = holder.entries.tensor.values
+    return holder.entries.kept("log factorials", lambda: float(gammaln(values + 1.0).sum(dtype=float)))
+
+
+# -- priors ---------------------------------------------------------------------------------------
+
+
+def _learnt_prior(means: Array, geometric: Array) -> tuple[float, float]:
+    """Shape and mean of the prior under which the laws of a block have the largest bound.
+
+    The mean is the average of the means; the shape solves log A - digamma(A) = gap, by Newton's method
+    for 1 / A (Minka 2002), from a start that is 1.5% off at most.
+    """
+    mean = float(means.mean())
+    gap = float(np.log(mean) - np.log(geometric).mean())
+    low, high = _SHAPES
+    if gap <= 0.5 / high:  # log A - digamma(A) is 1 / (2 A) for large A
+        return high, mean
+    shape = (3 - gap + np.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap)
+    for _ in range(5):
+        excess = np.log(shape) - digamma(shape) - gap
+        shape = 1 / (1 / shape + excess / (shape - shape**2 * polygamma(1, shape)))
+    # The bound has one maximum in A: if that lies outside, the nearest end is the best.
+    return float(np.clip(shape, low, high)), mean

@@ -1,0 +1,184 @@
+"""What the gradient solvers share: moments first, then passes over the data.
+
+While it is fitted a model explains ``(value - mean) / spread``, so that steps and penalties mean the
+same whatever unit the values are in; ``finish`` puts the unit back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from sfumato.checks import check_count, check_number, check_positive
+from sfumato.kernels.numba.simd import aligned_zeros
+from sfumato.models.multilinear import Multilinear
+from sfumato.sites.memory import Site
+from sfumato.solvers.protocol import (
+    DivergedError,
+    Info,
+    Moments,
+    MomentsQuery,
+    PublicShape,
+    moments,
+    random_start,
+)
+from sfumato.surface import either
+from sfumato.types import Array
+
+
+class Penalty(NamedTuple):
+    """Pull of each row towards its mode's prior mean at each visit.
+
+    ``means`` holds a padded row per mode, zero in the padding; ``uniform`` one number per mode. A
+    penalty of a row as a whole is spread over the row's visits: ``by_row`` then holds one number per
+    row and replaces ``uniform``.
+    """
+
+    uniform: Array
+    by_row: Array
+    means: Array
+    bias: Any
+    core: Any
+
+
+@dataclass(frozen=True)
+class PassQuery:
+    """Make one pass with the given model and step; ``mean`` and ``spread`` are the values' unit."""
+
+    shape: PublicShape
+    model: Multilinear
+    mean: float
+    spread: float
+    step: float
+    seed: int
+    memory: Any
+
+
+class PassResult(NamedTuple):
+    """The model after a pass, and the sum of squared errors met on the way."""
+
+    model: Multilinear
+    squares: float
+    entries: int
+    memory: Any = None
+
+
+@dataclass(frozen=True)
+class State:
+    shape: PublicShape
+    model: Multilinear
+    seed: int
+    done: int = -1  # passes; -1 while the values' moments are not known
+    mean: float = 0.0
+    spread: float = 1.0
+    memory: Any = None  # what a solver carries from pass to pass beside the model
+
+
+@dataclass(frozen=True)
+class PassSolver(ABC):
+    """Moments, then ``passes`` passes. A subclass says what a pass does and with which step."""
+
+    passes: int = 35
+    step: float = 0.02
+    ridge_per_entry: float | Mapping[str, float] = 0.06
+    ridge: float | Mapping[str, float] = 0.0
+    bias_ridge: float = 0.02
+    core_ridge: float = 0.001
+    prior_mean: Mapping[str, float] | None = None
+    init_scale: float = 0.2
+    tolerance: float | None = None
+
+    name: ClassVar[str]
+    standardises: ClassVar[bool] = True
+
+    @abstractmethod
+    def step_at(self, done: int) -> float:
+        """Step of the pass that follows ``done`` passes."""
+
+    @abstractmethod
+    def make_pass(self, query: PassQuery, site: Site) -> PassResult:
+        """Visit all entries, changing the query's model in place."""
+
+    def check(self, shape: PublicShape) -> None:
+        check_count(passes=self.passes)
+        check_positive(step=self.step, init_scale=self.init_scale)
+        check_number(0, bias_ridge=self.bias_ridge, core_ridge=self.core_ridge)
+        for what, penalty in (("ridge", self.ridge), ("ridge_per_entry", self.ridge_per_entry)):
+            check_number(0, **{what: min(shape.per_mode(penalty, what, 0.0))})
+        shape.prior_means(self.prior_mean)
+
+    def rounds(self, shape: PublicShape) -> int:  # noqa: ARG002
+        return 1 + self.passes
+
+    def init(self, seed: int, shape: PublicShape) -> State:
+        self.check(shape)
+        model = shape.make_model(shape.sizes, shape.dtype)
+        random_start(model, shape.prior_means(self.prior_mean), self.init_scale, seed)
+        return State(shape, model, seed)
+
+    def ask(self, state: State) -> MomentsQuery | PassQuery:
+        if state.done < 0:
+            return MomentsQuery()
+        return PassQuery(
+            state.shape,
+            state.model,
+            state.mean,
+            state.spread,
+            self.step_at(state.done),
+            seed=_pass_seed(state.seed, state.done),
+            memory=state.memory,
+        )
+
+    def answer(self, query: MomentsQuery | PassQuery, site: Site) -> Moments | PassResult:
+        return moments(site) if isinstance(query, MomentsQuery) else self.make_pass(query, site)
+
+    def update(self, state: State, statistics: Moments | PassResult) -> tuple[State, Info]:
+        if isinstance(statistics, Moments):
+            mean = statistics.mean if state.shape.fit_mean else 0.0
+            power = statistics.variance + (statistics.mean - mean) ** 2
+            spread = float(np.sqrt(power)) if self.standardises and power > 0 else 1.0
+            return replace(state, done=0, mean=mean, spread=spread), Info(0)
+        rmse = state.spread * float(np.sqrt(statistics.squares / statistics.entries))
+        if not np.isfinite(rmse):
+            raise DivergedError(
+                f"the fit diverged in pass {state.done + 1}: use "
+                + either(f"a smaller step than {self.step}", "--solver als")
+            )
+        done = state.done + 1
+        following = replace(state, model=statistics.model, done=done, memory=statistics.memory)
+        return following, Info(done, rmse)
+
+    def finish(self, state: State) -> Multilinear:
+        model = state.model.copy().with_mean(state.mean)
+        model.rows[model.span(0)] *= state.spread
+        model.biases[:] *= state.spread
+        return model
+
+    def penalty(self, query: PassQuery, site: Site) -> Penalty:
+        """Penalties per visit, in the model's floating-point type."""
+        shape, model = query.shape, query.model
+        dtype = model.dtype
+        sizes = shape.sizes
+        whole = shape.per_mode(self.ridge, "ridge", 0.0)
+        each = shape.per_mode(self.ridge_per_entry, "ridge_per_entry", 0.0)
+        by_row = np.empty(0)
+        if any(whole):
+            by_row = np.repeat(whole, sizes) / np.maximum(site.counts, 1) + np.repeat(each, sizes)
+        means = aligned_zeros((model.order, model.rows.shape[1]), dtype)
+        for m, mean in enumerate(shape.prior_means(self.prior_mean)):
+            means[m, : model.ranks[m]] = mean
+        return Penalty(
+            np.array(each, dtype),
+            by_row.astype(dtype),
+            means,
+            dtype.type(self.bias_ridge),
+            dtype.type(self.core_ridge),
+        )
+
+
+def _pass_seed(seed: int, done: int) -> int:
+    return int(np.random.SeedSequence([seed, done]).generate_state(1, np.uint64)[0])

@@ -1,0 +1,146 @@
+"""How a block moves by its noisy sums: post-processing of what was released, all of it.
+
+Coordinates. The designs d of a block have the second moment S, as far as what was released says. With
+the symmetric root S^(1/2), features x = W'd with W = S^(-1/2) Q have unit variance in every direction,
+and a row a has the coordinates b = Q' S^(1/2) a, so that a . d = b . x. The rotation Q makes the rows'
+own second moment diagonal: its diagonal is the *power* of each coordinate, the variance that it
+explains.
+
+A row with n entries, residual variance s, and noise of variance v in (the average of) its sums has the
+best linear guess  b = z / (n + s / power + v / (n power)),  where z is the sum of its gradients at zero.
+A step of length eta goes that share of the way from where the row is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sfumato.kernels.numba.alternating import triangle
+from sfumato.solvers.private.alternating.queries import symmetric
+from sfumato.types import Array
+
+_LEAST_DIRECTION = 1e-6  # of a design's variance, over its largest one
+
+
+class Coordinates(NamedTuple):
+    """W, which takes designs to features, and what takes rows to their coordinates."""
+
+    designs: Array
+    rows: Array
+
+
+def coordinates_of(moment: Array, rows: Array, counts: Array) -> Coordinates:
+    """Those in which designs of the given second moment are white, and rows uncorrelated."""
+    variances, axes = np.linalg.eigh(moment)
+    variances = np.maximum(variances, _LEAST_DIRECTION * variances[-1] + 1e-300)
+    root = (axes * np.sqrt(variances)) @ axes.T
+    turn = np.linalg.eigh(weighted_moment(rows @ root, counts))[1]
+    return Coordinates((axes / np.sqrt(variances)) @ axes.T @ turn, root @ turn)
+
+
+def weighted_moment(rows: Array, counts: Array) -> Array:
+    """Second moment of rows, by how many entries they have."""
+    moment: Array = (rows.T * counts) @ rows / counts.sum()
+    return moment
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is known of a block beside its parameters.
+
+    ``noise``: variance of the noise in the average of the sums so far, by level. ``doubts``: variance
+    of each coordinate given all that was released, averaged over entries; ``level_doubts``: what the
+    uncertainty of each level adds to the residuals of its entries.
+    """
+
+    noise: Array | float = 0.0
+    doubts: Array | None = None
+    level_doubts: Array | None = None
+
+
+class Moved(NamedTuple):
+    """Coordinates and biases after a step, and what is known of the block then."""
+
+    rows: Array
+    biases: Array
+    block: Block
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a block.
+
+    ``counts`` and ``scatter``: entries of each level, and variance of what is left of one. ``noise``:
+    variance of the noise in this round's sums, by level; ``bias_noise`` the same for biases, infinite
+    where they are left alone. ``bias_means`` and ``bias_variances`` are the biases' priors.
+    """
+
+    step: float
+    counts: Array
+    scatter: float
+    power: Array
+    noise: Array
+    bias_weight: float
+    bias_means: Array
+    bias_variances: Array
+
+    def _averaged(self, block: Block) -> Array:
+        """Variance of the noise in the sums' average, after this step."""
+        averaged: Array = (1 - self.step) ** 2 * block.noise + self.step**2 * self.noise
+        return averaged
+
+    def _ridge(self, noise: Array, power: Array) -> Array:
+        n = self.counts[:, None]
+        ridge: Array = self.scatter / power + noise[:, None] / (n * power)
+        return ridge
+
+    def by_gradients(self, rows: Array, biases: Array, sums: Array, block: Block) -> Moved:
+        """From sums of gradients, those of the biases last; rows as deviations from their prior mean."""
+        noise, n = self._averaged(block), self.counts[:, None]
+        ridge = self._ridge(noise, self.power)
+        moved = rows + self.step * (sums[:, : rows.shape[1]] - ridge * rows) / (n + ridge)
+        doubts = self.power * ridge / (n + ridge)
+        if not self.bias_weight:
+            return Moved(moved, biases, self._known(noise, doubts, 0.0))
+        variances = self.bias_variances[:, None]
+        bias_ridge = self._ridge(noise / self.bias_weight**2, variances)[:, 0]
+        pull = sums[:, -1] / self.bias_weight - bias_ridge * (biases - self.bias_means)
+        biases = biases + self.step * pull / (self.counts + bias_ridge)
+        bias_doubts = self.bias_variances * bias_ridge / (self.counts + bias_ridge)
+        return Moved(moved, biases, self._known(noise, doubts, bias_doubts))
+
+    def by_normal_equations(
+        self, rows: Array, biases: Array, sums: Array, right_hand: float, block: Block
+    ) -> Moved:
+        """From sums of x x' and y x, towards their ridge solution.
+
+        Noise in the matrix counts as doubt about it: its likely size is added to the diagonal, which
+        also keeps the system positive.
+        """
+        noise, size = self._averaged(block), rows.shape[1] + 1
+        gram = symmetric(sums[:, : triangle(size)], size)
+        right = sums[:, triangle(size) :] / right_hand
+        power = np.append(self.power, 0.0) + np.zeros((len(rows), size))
+        power[:, -1] = self.bias_variances / self.bias_weight**2
+        ridge = self.scatter / power + noise[:, None] / right_hand**2 / (self.counts[:, None] * power)
+        middle = np.zeros((len(rows), size))
+        middle[:, -1] = self.bias_means / self.bias_weight
+        axes, turned = np.linalg.eigh(gram)
+        least = 2 * np.sqrt(noise * size)[:, None]
+        gram = (turned * np.maximum(axes, 0)[:, None, :]) @ np.swapaxes(turned, 1, 2)
+        system = gram + (ridge + least)[:, :, None] * np.eye(size)
+        solved = np.linalg.solve(system, (right + (ridge + least) * middle)[:, :, None])[:, :, 0]
+        moved = rows + self.step * (solved[:, :-1] - rows)
+        biases = biases + self.step * (self.bias_weight * solved[:, -1] - biases)
+        doubts = self.power * (1 - self.counts[:, None] / (self.counts[:, None] + ridge[:, :-1] + least))
+        bias_doubts = self.bias_variances * (
+            1 - self.counts / (self.counts + ridge[:, -1] + least[:, 0])
+        )
+        return Moved(moved, biases, self._known(noise, doubts, bias_doubts))
+
+    def _known(self, noise: Array, doubts: Array, bias_doubts: Array | float) -> Block:
+        average = self.counts @ doubts / self.counts.sum()
+        return Block(noise, average, doubts.sum(axis=1) + bias_doubts)

@@ -1,0 +1,187 @@
+"""Fitting a model to released data by the likelihood of what was released.
+
+The same variational inference as Bayesian ALS, for evidence that is not normal. Every sweep replaces
+each entry's log-likelihood by the parabola of Fisher scoring at its predicted mean m,
+
+    weight w = I(m),  working response z = m + score / w,
+
+and solves weighted least squares for each mode in turn. Prior precisions and the noise level of the
+clean values are learnt. Several starts are compared with each other, and with the constant, by the
+variational bound on the log-likelihood of the released data: where noise drowns what there is to
+learn, the constant wins. All of it is post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sfumato.models.multilinear import Multilinear
+from sfumato.sites.memory import Site, WeightedSite
+from sfumato.solvers.least_squares import als
+from sfumato.solvers.least_squares.normal import normal_equations
+from sfumato.solvers.private.input.channel import Evidence
+from sfumato.solvers.protocol import Moments, PublicShape
+from sfumato.types import Array
+
+_CONSTANT_STEPS = 25
+_WARM_SWEEPS = 3  # before precisions are learnt
+_FIRST_PRECISION = 4.0  # of an entry at first, relative to the values' spread
+_MOST_EMPHASIS = 50.0
+_COOLING = 0.75  # share of the sweeps until entries count as what they are
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One start: the parameters and penalties (``inner``), the noise level, and how good it is.
+
+    Entries count for more than they are worth at first; in an ``eager`` start, for most of the sweeps.
+    """
+
+    inner: als.State
+    level: int
+    eager: bool
+    bound: float = -np.inf
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The best constant (or zero, where no mean is fitted) and the noise level that goes with it."""
+
+    mean: float
+    level: int
+    bound: float
+
+
+def fit_constant(evidence: Evidence, entries: int, fit_mean: bool) -> Constant:
+    """Scoring for a single mean, in turn with the noise level."""
+    mean, certain = evidence.centre if fit_mean else 0.0, np.zeros(entries)
+    sure = evidence.mean_precision
+    level = _best_level(evidence, len(evidence.deviations) // 2, np.full(entries, mean), certain)
+    for _ in range(_CONSTANT_STEPS if fit_mean else 0):
+        terms, before = evidence.terms(level, np.full(entries, mean)), (level, mean)
+        slope = terms.score.sum() - sure * (mean - evidence.centre)
+        mean = float(np.clip(mean + slope / (terms.information.sum() + sure), *evidence.bounds))
+        level = _best_level(evidence, level, np.full(entries, mean), certain)
+        if level == before[0] and abs(mean - before[1]) < 1e-4 * float(evidence.deviations[level]):
+            break
+    bound = _expected_log(evidence, level, np.full(entries, mean), certain)
+    return Constant(mean, level, bound)
+
+
+def begin(seed: int, shape: PublicShape, constant: Constant, evidence: Evidence, *, eager: bool) -> Fit:
+    """A random start on the scale of the values."""
+    solver = als.ALS()
+    deviation = float(evidence.deviations[constant.level])
+    moments = Moments(1, constant.mean if shape.fit_mean else 0.0, deviation**2)
+    inner = solver.scaled(solver.init(seed, shape), moments)
+    inner = replace(inner, ridges=tuple(ridge._replace(noise=1.0) for ridge in inner.ridges))
+    return Fit(inner, constant.level, eager)
+
+
+def sweep(fit: Fit, evidence: Evidence, site: Site, sweeps: int) -> Fit:
+    """All modes once, then the core, the precisions and the noise level; one of ``sweeps``."""
+    inner = fit.inner
+    means, _ = als.predictions(inner.model, inner.uncertainty, site)
+    terms = evidence.terms(fit.level, means)
+    weights = terms.information
+    # Where a mean has left the bounds, the response calls it back.
+    means = np.clip(means, *evidence.bounds)
+    responses = means + terms.score / weights
+    if fit.eager or inner.sweep < _WARM_SWEEPS:
+        weights = weights * _emphasis(inner, float(weights.mean()), sweeps)
+    dtype = inner.model.dtype
+    _solve(inner, WeightedSite(site, responses.astype(dtype), weights.astype(dtype)))
+    if inner.sweep >= _WARM_SWEEPS:
+        inner = _learn(inner)
+    means, variances = als.predictions(inner.model, inner.uncertainty, site)
+    level = _best_level(evidence, fit.level, means, variances)
+    bound = _expected_log(evidence, level, means, variances) - divergence(inner)
+    return Fit(replace(inner, sweep=inner.sweep + 1), level, fit.eager, bound)
+
+
+def _emphasis(inner: als.State, weight: float, sweeps: int) -> float:
+    """How much more entries count than they are worth; falls to one along a geometric schedule.
+
+    Else weak components would shrink away before they have found their directions.
+    """
+    most = min(max(1.0, _FIRST_PRECISION / (inner.power * weight)), _MOST_EMPHASIS)
+    return float(most ** max(0.0, 1 - inner.sweep / (_COOLING * sweeps)))
+
+
+def _solve(inner: als.State, site: WeightedSite) -> None:
+    model, uncertainty = inner.model, inner.uncertainty
+    for step in inner.schedule:
+        if isinstance(step, als.RowsQuery):
+            entries = site.by_mode(step.mode)
+            block = normal_equations(
+                model, uncertainty, entries, step.mode, step.low, step.high, site.threads
+            )
+            als.solve_block(inner, step, block)
+        elif isinstance(step, als.CoreQuery):
+            als.solve_core(inner, als.core_equations(model, uncertainty, site))
+
+
+def _learn(inner: als.State) -> als.State:
+    """Empirical Bayes, as in ALS; the noise is in the weights already."""
+    ridges = tuple(
+        als.learn_ridge(ridge, inner.model, inner.uncertainty, mode)
+        for mode, ridge in enumerate(inner.ridges)
+    )
+    core_precision, core = inner.core_precision, inner.model.free_core
+    if core.size:
+        core_precision = float(1 / als.second_moment(core, inner.uncertainty.core))
+    return replace(inner, ridges=ridges, core_precision=core_precision)
+
+
+# -- how good it is -------------------------------------------------------------------------------
+
+
+def _expected_log(evidence: Evidence, level: int, means: Array, variances: Array) -> float:
+    """Log-likelihood expected under the posterior, to second order: E log P = log P - v I / 2."""
+    terms = evidence.terms(level, means)
+    return float((terms.log - 0.5 * variances * terms.information).sum())
+
+
+def _best_level(evidence: Evidence, level: int, means: Array, variances: Array) -> int:
+    """The noise level with the largest expected log-likelihood, looked for step by step."""
+    best = _expected_log(evidence, level, means, variances)
+    for step in (1, -1):
+        start = level
+        while 0 <= level + step < len(evidence.deviations):
+            value = _expected_log(evidence, level + step, means, variances)
+            if value <= best:
+                break
+            level, best = level + step, value
+        if level != start:
+            break
+    return level
+
+
+def divergence(inner: als.State) -> float:
+    """Kullback-Leibler divergence of the posterior of all parameters from their prior."""
+    model, uncertainty, total = inner.model, inner.uncertainty, 0.0
+    for mode, ridge in enumerate(inner.ridges):
+        here, rank = model.span(mode), model.ranks[mode]
+        rows, variances = model.rows[here, :rank] - ridge.mean, uncertainty.rows[here, :rank]
+        total += _divergence(rows, variances, ridge.constant[:rank])
+        if np.isfinite(ridge.bias_constant):
+            total += _divergence(model.biases[here], uncertainty.biases[here], ridge.bias_constant)
+    return total + _divergence(model.free_core, uncertainty.core, inner.core_precision)
+
+
+def _divergence(means: Array, variances: Array, precision: Any) -> float:
+    ratio = precision * variances
+    terms = precision * np.square(means, dtype=np.float64) + ratio - 1 - np.log(ratio)
+    return 0.5 * float(terms.sum())
+
+
+# -- the constant as a model ----------------------------------------------------------------------
+
+
+def constant_model(shape: PublicShape, constant: Constant) -> Multilinear:
+    """A model that predicts the constant everywhere."""
+    model = shape.make_model(shape.sizes, shape.dtype)
+    return model.with_mean(constant.mean) if shape.fit_mean else model

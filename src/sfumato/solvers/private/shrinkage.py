@@ -1,0 +1,86 @@
+"""Best guesses from noisy statistics whose noise is known: all of it post-processing.
+
+The biases b_j of a mode's levels are taken for normal around a prior mean, with variance tau^2. What
+was released of level j is a sum z_j = n_j b_j + normal noise of variance v_j, where v_j is the noise
+that was added plus what the n_j residuals scatter by themselves. The larger the noise, the closer a
+guess is to the prior mean, and the prior means to zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import erfcx
+
+from sfumato.types import Array
+
+_MOST_BINS = 12
+_LEVELS_PER_BIN = 20
+# How much of the variance of biases lies between bins, before anything is known.
+_BETWEEN_BINS = 0.1
+# A variance assumed at first counts as much as so many levels that are known exactly.
+_TRUST = 3.0
+_LEAST_VARIANCE = 0.02  # as a share of the one assumed
+
+
+class Guess(NamedTuple):
+    """Posterior means and variances."""
+
+    means: Array
+    variances: Array
+
+
+def positive_counts(noisy: Array, deviation: float, average: float) -> Guess:
+    """Counts from counts with normal noise, under the exponential law with the given average.
+
+    Always positive; those given for little noise, and the average for much.
+    """
+    # The posterior is a normal, moved by deviation^2 / average and cut off at zero.
+    centre = noisy / deviation - deviation / average
+    ratio = np.sqrt(2 / np.pi) / erfcx(-centre / np.sqrt(2))  # density over probability
+    means = deviation * np.maximum(centre + ratio, 1e-6)
+    return Guess(means, deviation**2 * np.maximum(1 - ratio * (ratio + centre), 0.0))
+
+
+def posterior_biases(sums: Array, variances: Array, counts: Array, assumed: float) -> Guess:
+    """Biases from noisy sums.
+
+    ``variances`` are those of the sums given the biases, ``assumed`` is the variance of biases before
+    anything is known; prior means by popularity and a better variance are learnt from all levels.
+    """
+    means = _means_by_popularity(sums, variances, counts, assumed)
+    tau2 = _learnt_variance(sums - counts * means, variances, counts, assumed)
+    kept = _kept(variances, counts, tau2)
+    return Guess(means + kept * (sums / counts - means), tau2 * (1 - kept))
+
+
+def _kept(variances: Array, counts: Array, tau2: float) -> Array:
+    """Share of a level's own mean that is kept."""
+    kept: Array = counts**2 * tau2 / (counts**2 * tau2 + variances)
+    return kept
+
+
+def _means_by_popularity(sums: Array, variances: Array, counts: Array, assumed: float) -> Array:
+    """Popular levels tend to have larger values: a prior mean for each bin of levels with like counts.
+
+    Within a bin by generalised least squares, then shrunk towards zero like a level itself.
+    """
+    bins = int(np.clip(counts.shape[0] // _LEVELS_PER_BIN, 1, _MOST_BINS))
+    ranks = np.argsort(np.argsort(counts, kind="stable"), kind="stable")
+    bin_of = ranks * bins // counts.shape[0]
+    certainty = counts / (counts**2 * assumed + variances)
+    totals = np.bincount(bin_of, certainty * sums, bins)
+    weights = np.bincount(bin_of, certainty * counts, bins)
+    between = _BETWEEN_BINS * assumed
+    between = _learnt_variance(totals, weights, weights, between)
+    means: Array = (totals / (weights + 1 / between))[bin_of]
+    return means
+
+
+def _learnt_variance(sums: Array, variances: Array, counts: Array, assumed: float) -> float:
+    """Variance of biases by moments, each level weighted by what it can tell."""
+    weights = _kept(variances, counts, assumed) ** 2
+    squares = (sums**2 - variances) / counts**2
+    learnt = (weights @ squares + _TRUST * assumed) / (weights.sum() + _TRUST)
+    return float(max(learnt, _LEAST_VARIANCE * assumed))
