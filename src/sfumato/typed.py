@@ -13,6 +13,8 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from sfumato.checks import shown
 
 _T = TypeVar("_T")
@@ -57,7 +59,7 @@ def check_fields(data: Any, hints: Mapping[str, Any], what: str) -> dict[str, An
 def made_of(make: Callable[..., _T], data: Any, what: str) -> _T:
     """A record, or an object by its constructor, from a JSON object with the same names and types."""
     try:
-        return make(**check_fields(data, _hints(make), what))
+        return make(**check_fields(data, hints_of(make), what))
     except TypeError as error:
         raise ValueError(f"fields of {what} are missing: {error}") from error
 
@@ -74,8 +76,32 @@ def finite_number(value: Any, what: str) -> float:
     return float(value)
 
 
+def holds(value: Any, hint: Any) -> bool:
+    """Whether a value in memory is of a type; protocols and type variables say nothing."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(holds(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is np.ndarray:
+        return isinstance(value, np.ndarray)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return isinstance(value, tuple) and len(value) == len(inner) and all(map(holds, value, inner))
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, list | tuple) and all(holds(each, inner[0]) for each in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping)
+    if hint is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    plain = isinstance(hint, type) and not getattr(hint, "_is_protocol", False)
+    return isinstance(value, hint) if plain else True
+
+
 @cache
-def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
+def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
+    """The types that a record's fields, or a constructor's arguments, are said to have."""
     if is_dataclass(make):
         known = get_type_hints(make)
         return {field.name: known[field.name] for field in fields(make) if field.init}

@@ -27,7 +27,8 @@ from sfumato.kernels.numba.alternating import (
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.own_rows import OwnPrior, row_products, solve_own
+from sfumato.models.own_prior import OwnPrior
+from sfumato.solvers.least_squares.own_rows import row_products, solve_own
 from sfumato.solvers.private.alternating import queries as alternating_queries
 from sfumato.solvers.private.alternating.queries import (
     BlockQuery,

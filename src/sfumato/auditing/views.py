@@ -21,7 +21,8 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.own_rows import OwnPrior, solve_own
+from sfumato.models.own_prior import OwnPrior
+from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.store.manifest import manifest_of
 from sfumato.store.names import MANIFEST
 from sfumato.types import Array

@@ -24,6 +24,7 @@ from sfumato.checks import (
 )
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 from sfumato.kernels.numba.ordering import gather, level_counts, lexicographic_order
+from sfumato.records import record
 from sfumato.surface import setting
 
 MAX_ENTRIES = np.iinfo(np.int32).max
@@ -31,6 +32,7 @@ MAX_LEVELS = np.iinfo(np.int32).max
 TIME_BINS = ("hour", "day", "week", "month")
 
 
+@record
 @dataclass(frozen=True)
 class Mode:
     """One way of the table: its name and the labels of its levels, in the order of the levels.
@@ -62,6 +64,11 @@ class Mode:
     @cached_property
     def _level_of(self) -> dict[Any, int]:
         return {} if self.labels is None else {v: i for i, v in enumerate(self.labels.tolist())}
+
+    @property
+    def unlabelled(self) -> Mode:
+        """The same mode with nothing said of its labels."""
+        return self if self.labels is None else Mode(self.name, self.size, None, self.bin)
 
     def label(self, level: int) -> Any:
         """The label of a level, as a plain int or str."""

@@ -64,7 +64,7 @@ from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import PrivacyUnit, parse_unit
 from sfumato.sites.memory import Site
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting
-from sfumato.solvers.least_squares.own_rows import OwnPrior
+from sfumato.models.own_prior import OwnPrior
 from sfumato.solvers.private.biases import assumed_scatter
 from sfumato.solvers.protocol import Info, PublicShape, Solver, check_solver
 from sfumato.store import (

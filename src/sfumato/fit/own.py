@@ -17,7 +17,8 @@ from sfumato.data.tensor import Mode, SparseTensor, find_levels, locate
 from sfumato.errors import SettingError, UnknownLabelError
 from sfumato.models.multilinear import Multilinear
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.own_rows import OwnPrior, solve_own
+from sfumato.models.own_prior import OwnPrior
+from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.types import Array
 
 _FLATTEST = 1e-12  # least prior variance of a column, over that of the widest: keeps its inverse finite

@@ -1,45 +1,54 @@
-"""A fit, decided before any data is seen, and the one loop that carries it out."""
+"""Fits, decided before any data is seen: an open plan, and a private one, whatever it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+import re
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import inf
+from numbers import Real
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-import numpy as np
-
-from sfumato.checks import check_count, check_positive, check_seed, given
-from sfumato.errors import DataError
-from sfumato.models.multilinear import Multilinear
-from sfumato.sites.coupled import CoupledSite
-from sfumato.sites.memory import Site
+from sfumato.checks import check_count, check_seed
+from sfumato.errors import BudgetError
+from sfumato.models.shape import Shape
+from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
+from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.caveats import REPORTED_DELTA, caveats
+from sfumato.privacy.events import Composed, Event, GaussianEvent
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.ledger import Charge, Ledger
+from sfumato.privacy.units import AnyUnit
+from sfumato.records import record
 from sfumato.solvers.coupled.shape import CoupledShape
-from sfumato.solvers.protocol import DivergedError, Info, PublicShape
-from sfumato.surface import either
+from sfumato.solvers.protocol import Run, Solver
 
-_Shape = TypeVar("_Shape", PublicShape, CoupledShape)
+_Shape = TypeVar("_Shape", Shape, CoupledShape)
 
 
+# -- open -----------------------------------------------------------------------------------------
+
+
+@record
 @dataclass(frozen=True)
 class Plan(Generic[_Shape]):
     """What will be fitted and how: everything but the data.
 
     ``starts`` fits are made from different random starts and the one with the least training error
-    is kept; like a tolerance, that choice looks at the data and is for non-private use.
+    is kept; like a solver's tolerance, that choice looks at the data and is for non-private use.
     """
 
     shape: _Shape
-    solver: Any  # a Solver, of a single tensor or of several
-    seed: int = 0
+    solver: Solver[Any, Any]
+    run: Run = Run()
     starts: int = 1
-    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         check_count(starts=self.starts)
-        check_seed(seed=self.seed)
-        check_positive(**given(tolerance=self.tolerance))
-        if hasattr(self.solver, "check"):
-            self.solver.check(self.shape)
+        check_seed(seed=self.run.seed)
+        self.solver.check(self.shape)
 
     @property
     def rounds(self) -> int:
@@ -48,24 +57,22 @@ class Plan(Generic[_Shape]):
 
     def explain(self) -> str:
         """The plan in words."""
-        stop = "" if self.tolerance is None else f", until it gains less than {self.tolerance:g}"
+        tolerance = self.solver.tolerance
+        stop = "" if tolerance is None else f", until it gains less than {tolerance:g}"
         again = "" if self.starts == 1 else f", from {self.starts} starts, the best one kept"
         return f"{model_in_words(self.shape)}; {self.solver}{stop}{again}. Not private."
 
 
-def model_in_words(shape: PublicShape | CoupledShape) -> str:
+def model_in_words(shape: Shape | CoupledShape) -> str:
     """What kind of model of what shape."""
     if isinstance(shape, CoupledShape):
         return _relations_in_words(shape)
     sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in shape.modes)
-    model = shape.make_model(shape.sizes, shape.dtype)
-    ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(model.ranks))
+    ranks = "rank " + " x ".join(str(r) for r in dict.fromkeys(shape.ranks))
     parts = ["a mean" if shape.fit_mean else "", "biases" if shape.fit_biases else ""]
     extras = " and ".join(part for part in parts if part)
-    kind = (
-        f"{type(model).__name__.removesuffix('Model')} of {ranks}{' with ' + extras if extras else ''}"
-    )
-    return f"{sizes}: {kind}, {model.rows.dtype}"
+    name = {"cp": "CP", "tucker": "Tucker"}[shape.kind]
+    return f"{sizes}: {name} of {ranks}{' with ' + extras if extras else ''}, {shape.dtype}"
 
 
 def _relations_in_words(shape: CoupledShape) -> str:
@@ -74,104 +81,201 @@ def _relations_in_words(shape: CoupledShape) -> str:
         + " x ".join(f"{shape.modes[d].name} {shape.sizes[d]:,}" for d in part.modes[: part.order])
         for part in shape.parts
     )
-    return f"{parts}: rank {shape.rank}, {np.dtype(shape.dtype)}"
+    return f"{parts}: rank {shape.rank}, {shape.dtype}"
 
 
-class Fit(NamedTuple):
-    """A fitted model, and what each completed sweep or pass reported.
+# -- private --------------------------------------------------------------------------------------
 
-    ``posterior`` is what a Bayesian solver knows beyond the model.
+
+@record
+@dataclass(frozen=True)
+class Promise:
+    """What a guarantee says beside numbers: what is protected, what is released, on which grounds."""
+
+    unit: str
+    neighbours: str
+    released: tuple[str, ...]
+    method: str
+    proven: bool
+    proof: str
+    exact: bool
+    assumptions: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+    owner: str | None = None
+    cap: int | None = None
+    tuning: str | None = None
+
+
+class Task(Protocol):
+    """What a private plan is about: a solver with its facts, components of a tensor, a search."""
+
+    @property
+    def noise(self) -> float:
+        """Scales all noise at once."""
+
+    @property
+    def unit(self) -> AnyUnit: ...
+
+    @property
+    def units(self) -> int | None:
+        """How many units there are, where they are the levels of a mode."""
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All draws, in order. Noise and guarantee both derive from this list."""
+
+    @property
+    def rounds(self) -> int: ...
+
+    @property
+    def in_words(self) -> str:
+        """What is fitted, and how."""
+
+    @property
+    def settings_in_words(self) -> tuple[str, ...]: ...
+
+    @property
+    def promise(self) -> Promise: ...
+
+    def check(self) -> None:
+        """Raise a ``SettingError`` for what cannot be done."""
+
+    def with_noise(self, noise: float) -> Self: ...
+
+
+_Task = TypeVar("_Task", bound=Task)
+
+
+@record
+@dataclass(frozen=True)
+class PrivatePlan(Generic[_Task]):
+    """What will be done, with how much noise, and what that costs: everything but the data.
+
+    The noise that is drawn and the guarantee that is printed both derive from the task's charges.
     """
 
-    model: Any
-    history: tuple[Info, ...]
-    posterior: Any = None
+    task: _Task
+    budget: Budget | ZCDP
+    run: Run = Run()
+
+    def calibrated(self) -> PrivatePlan[_Task]:
+        """The same plan with the least noise that its budget covers."""
+        self.task.check()
+        # What a plan charges is all that calibration sees of it; a name or a setting may lie.
+        key = (self.budget, *map(self._event_at, _PROBES))
+        noise = _CALIBRATED.get(key)
+        if noise is None or not covers(self.budget, self._event_at(noise)):
+            noise = _CALIBRATED[key] = calibrate(self._event_at, self.budget)
+        plan = replace(self, task=self.task.with_noise(noise))
+        check_covered(self.budget, plan.event)
+        return plan
+
+    def _event_at(self, noise: float) -> Event:
+        return composed(self.task.with_noise(noise).charges)
+
+    @cached_property
+    def charges(self) -> tuple[Charge, ...]:
+        return self.task.charges
+
+    @property
+    def event(self) -> Event:
+        return composed(self.charges)
+
+    @property
+    def proven(self) -> bool:
+        return self.task.promise.proven
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to warn of before the fit, from public numbers alone."""
+        return caveats(self.budget, self.task.unit, self.task.units)
+
+    def explain(self) -> str:
+        """The plan in words."""
+        lines = [f"{self.task.in_words}, within {self.budget} for {self.task.unit}."]
+        lines += [f"  {line}" for line in self.task.settings_in_words]
+        return "\n".join([*lines, *_draws_in_words(self.charges)])
+
+    def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
+        """What the release promises."""
+        promise = {field.name: getattr(self.task.promise, field.name) for field in fields(Promise)}
+        promise["assumptions"] = (*self.task.promise.assumptions, *ledger.account.assumptions)
+        spent = spending(self.event, self.budget, ledger)
+        return Guarantee(**{**spent, **promise}, seeded=seeded, warnings=self.caveats)
 
 
-Progress = Callable[[int, int, Info], None]
+_PROBES = (1.0, 7.0)  # noise at which two plans are compared
+_CALIBRATED: dict[Hashable, float] = {}  # fits that charge the same need the same noise
 
 
-def check_site(shape: PublicShape | CoupledShape, site: Site | CoupledSite) -> None:
-    """Refuse entries of other modes than a fit was planned for, before they are touched or charged."""
-    if isinstance(shape, PublicShape) and isinstance(site, Site):
-        site.check_sizes(shape.sizes)
-    elif (
-        isinstance(shape, CoupledShape)
-        and isinstance(site, CoupledSite)
-        and len(shape.parts) == len(site.parts)
-    ):
-        for part, holder in zip(shape.parts, site.parts, strict=True):
-            sizes = tuple(shape.sizes[mode] for mode in part.modes)
-            for entries in (holder.entries, holder.unknown):
-                if entries is not None:
-                    entries.check_sizes(sizes)
+def composed(charges: tuple[Charge, ...]) -> Event:
+    """All draws, one after the other."""
+    return Composed(tuple(charge.mechanism.event for charge in charges))
+
+
+def check_covered(budget: Budget | ZCDP, event: Event) -> None:
+    """That a plan costs no more than was asked for, however its noise was found."""
+    if not covers(budget, event):
+        raise BudgetError(
+            f"the charges of this fit are not within {budget}, though its noise was sized for it: its "
+            "solver must charge the same whenever it is asked"
+        )
+
+
+def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, Any]:
+    """What a guarantee says of epsilon and delta: of this fit, and of all in the ledger."""
+    delta = budget.delta if isinstance(budget, Budget) else REPORTED_DELTA
+    alone = {
+        "epsilon": epsilon_of(event, delta),
+        "delta": delta,
+        "rho": rho_of(event) if isinstance(budget, ZCDP) else None,
+    }
+    if ledger.path is None:
+        return alone
+    account = ledger.account
+    total = inf if account.doubtful else account.epsilon(delta)
+    return {
+        **alone,
+        "ledger": ledger.path.name,
+        "fits": account.fits,
+        "total_epsilon": total if total < inf else None,
+        "odometer_epsilon": account.telling_odometer(delta) if account.fits > 1 else None,
+        "ledger_limit": str(account.limit) if account.kept else None,
+    }
+
+
+# -- draws in words -------------------------------------------------------------------------------
+
+
+def _draws_in_words(charges: tuple[Charge, ...]) -> list[str]:
+    drawn: defaultdict[tuple[str, type], list[tuple[Any, float]]] = defaultdict(list)
+    for charge, share in zip(charges, _budget_shares(charges), strict=True):
+        drawn[charge.label, type(charge.mechanism)].append((charge.mechanism, share))
+    lines = []
+    for (label, _), draws in drawn.items():
+        share = sum(share for _, share in draws)
+        part = f"; {share:.2g} of the budget" if share and len(drawn) > 1 else ""
+        lines.append(f"  {len(draws)} x {label}: {_noise_in_words(draws[0][0], draws[-1][0])}{part}")
+    return lines
+
+
+def _budget_shares(charges: tuple[Charge, ...]) -> list[float]:
+    """Share of the budget that each draw takes; zeros where their noise has no common measure."""
+    events = [charge.mechanism.event for charge in charges]
+    if all(isinstance(event, GaussianEvent) for event in events):
+        parts = [event.noise_multiplier**-2 for event in events if isinstance(event, GaussianEvent)]
     else:
-        raise DataError(
-            f"a plan for a {type(shape).__name__} does not fit this {type(site).__name__}: it was made "
-            "for other relations, or for a single tensor"
-        )
+        parts = [epsilon_of(event, 0.0) for event in events]
+    whole = sum(parts)
+    return [part / whole if 0 < whole < inf else 0.0 for part in parts]
 
 
-def carry_out(plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None = None) -> Fit:
-    """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
-    check_site(plan.shape, site)
-    fits = []
-    for start in range(plan.starts):
-        try:
-            fits.append(_one_start(replace(plan, seed=plan.seed + start), site, progress, start))
-        except DivergedError:
-            if start == plan.starts - 1 and not fits:
-                raise
-    return min(fits, key=lambda fit: _remaining(fit, site)) if len(fits) > 1 else fits[0]
-
-
-def _remaining(fit: Fit, site: Site | CoupledSite) -> float:
-    """What a fit could not lower any further."""
-    objective = fit.history[-1].objective if fit.history else None
-    if objective is not None:
-        return objective
-    assert isinstance(site, Site)
-    return training_rmse(fit.model, site)
-
-
-def _one_start(
-    plan: Plan[_Shape], site: Site | CoupledSite, progress: Progress | None, start: int
-) -> Fit:
-    solver, history = plan.solver, list[Info]()
-    state = solver.init(plan.seed, plan.shape)  # which checks the settings
-    rounds = int(solver.rounds(plan.shape))
-    for number in range(rounds):
-        query = solver.ask(state)
-        state, info = solver.update(state, solver.answer(query, site))
-        if progress is not None:
-            progress(start * rounds + number + 1, plan.rounds, info)
-        if info.completed > len(history):
-            history.append(info)
-            if plan.tolerance is not None and _settled(history, plan.tolerance):
-                break
-    model = solver.finish(state)
-    if not all(np.isfinite(part).all() for part in model.parameters):
-        raise DivergedError(
-            "the fit left the range of floating-point numbers; "
-            + either(
-                "raise the penalties, lower the step, or use float64",
-                "use a lower rank, or --solver als",
-            )
-        )
-    posterior = getattr(solver, "posterior", None)
-    return Fit(model, tuple(history), None if posterior is None else posterior(state))
-
-
-def _settled(history: list[Info], tolerance: float) -> bool:
-    pairs = [(info.objective, info.train_rmse) for info in history[-2:]]
-    errors = [error if objective is None else objective for objective, error in pairs]
-    if len(errors) < 2 or errors[0] is None or errors[1] is None:
-        return False
-    return errors[0] - errors[1] < tolerance * abs(errors[0])
-
-
-def training_rmse(model: Multilinear, site: Site) -> float:
-    """Error at the entries that the model was fitted to."""
-    tensor = site.tensor
-    misses = tensor.values - model.predict(tensor.coordinates, threads=site.threads)
-    return float(np.sqrt(np.mean(np.square(misses, dtype=np.float64))))
+def _noise_in_words(first: Any, last: Any) -> str:
+    """A mechanism with its settings, from the first draw to the last where they change."""
+    named = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(first).__name__)]
+    for field in fields(first):
+        begin, end = (getattr(each, field.name) for each in (first, last))
+        if isinstance(begin, Real) and not isinstance(begin, bool):
+            value = f"{begin:.3g}" if begin == end else f"{begin:.3g} to {end:.3g}"
+            named.append(f"{field.name.replace('_', ' ')} {value}")
+    return ", ".join(named)

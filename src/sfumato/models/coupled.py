@@ -22,9 +22,11 @@ from sfumato.kernels.numba.entrywise import CPArrays, TuckerArrays, predict_entr
 from sfumato.kernels.numba.parallel import run
 from sfumato.kernels.numba.simd import aligned_zeros, lanes, padded_width
 from sfumato.models.multilinear import Multilinear, TuckerModel
+from sfumato.records import record
 from sfumato.types import Array
 
 
+@record
 @dataclass(frozen=True)
 class Part:
     """One relation of a coupled model: the modes that it has, and whether it has a core.
@@ -43,6 +45,7 @@ class Part:
         return len(self.modes) - self.weighted
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class CoupledModel:
     """Factors of all modes, and a core for each Tucker part (empty for a CP one)."""

@@ -17,11 +17,13 @@ from scipy.stats import gamma
 
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
+from sfumato.records import record
 from sfumato.types import Array
 
 _AT_ONCE = 1 << 20  # numbers of a Tucker part's cores that are in memory at a time
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class GammaPosterior:
     """What is known of the parameters once data have been seen.
@@ -55,6 +57,10 @@ class GammaPosterior:
         found = (shapes, rates, shapes / rates, np.exp(digamma(shapes)) / rates)
         for model, values in zip(models, found, strict=True):
             blocks_of(model)[number][levels] = values
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        return (*self.shapes.parameters, *self.rates.parameters)
 
     @property
     def prior_divergence(self) -> float:

@@ -24,6 +24,7 @@ from sfumato.errors import SettingError
 from sfumato.kernels.numba.entrywise import CPArrays, TuckerArrays, predict_entries
 from sfumato.kernels.numba.parallel import run
 from sfumato.kernels.numba.simd import aligned_zeros, lanes, padded_width
+from sfumato.records import record
 from sfumato.types import Array
 
 _MAX_DENSE_CELLS = 10**8
@@ -223,6 +224,7 @@ class Multilinear(ABC):
         return self.predict(cells)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class CPModel(Multilinear):
     """CANDECOMP/PARAFAC: ``value = sum_r prod_m factor_m[i_m, r]``."""
@@ -331,6 +333,7 @@ class CPModel(Multilinear):
         return TuckerModel.from_factors(self.factors, self.core, mean=self.mean, biases=self.mode_biases)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class TuckerModel(Multilinear):
     """Tucker: a small core tensor, multiplied along each mode by a factor."""

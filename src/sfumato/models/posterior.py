@@ -17,6 +17,7 @@ import numpy as np
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
+from sfumato.records import record
 from sfumato.types import Array
 
 Family = Literal["normal", "poisson"]
@@ -30,6 +31,7 @@ class Convergence(NamedTuple):
     effective: float
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """Thinned draws of all chains.
@@ -49,6 +51,10 @@ class Posterior:
     cores: tuple[Array, ...]
     noise: Array
     log_density: Array
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        return (self.rows, *self.cores, self.noise)
 
     @classmethod
     def empty(cls, frame: CoupledModel, family: Family, chains: int, draws: int) -> Posterior:

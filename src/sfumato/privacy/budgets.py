@@ -8,6 +8,7 @@ from math import log, sqrt
 
 from sfumato.checks import check_share, is_number, make_plain, wrong
 from sfumato.errors import SettingError
+from sfumato.records import record
 
 
 def rounded_up(number: float, digits: int = 4) -> str:
@@ -19,6 +20,7 @@ def rounded_up(number: float, digits: int = 4) -> str:
     return f"{float(up):.{digits}g}"
 
 
+@record
 @dataclass(frozen=True)
 class Budget:
     """(epsilon, delta)-differential privacy; ``delta=0`` is pure.
@@ -56,6 +58,7 @@ class Budget:
         return amount if self.pure else f"{amount}, delta {rounded_up(self.delta, 3)}"
 
 
+@record
 @dataclass(frozen=True)
 class ZCDP:
     """rho-zero-concentrated differential privacy (Bun and Steinke 2016)."""

@@ -7,13 +7,15 @@ state the bound that they enforced, and its proof is in the note that the solver
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
 from sfumato.checks import LEAST_SIZE, MOST_SIZE, is_number, shown
 from sfumato.errors import SettingError, SfumatoError
+from sfumato.records import record
 from sfumato.types import Array
 
 _ROUNDING = 2.0**-40  # more than what the arithmetic of clipping a row can add to its length
@@ -30,13 +32,22 @@ class NotFiniteError(SfumatoError, ArithmeticError):
     """
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Clipped:
     """Numbers, and how much they can change between neighbours, in the L1 and in the L2 norm.
 
-    ``single`` says that one coordinate changes and no other. ``rowwise`` bounds the sum over rows of
-    the lengths of their changes: where one row changes and no other, it is the L2 bound. The numbers
-    have to be finite.
+    Parameters
+    ----------
+    values : the numbers, which have to be finite.
+    l1, l2 : by how much neighbours change all of them together at most.
+    single : whether one coordinate changes and no other.
+    rowwise : bounds the sum over rows of the lengths of their changes: where one row changes and no
+        other, it is the L2 bound.
+    step : the numbers are whole multiples of this power of two, so that they add up without rounding;
+        None where they are not on a grid.
+    public : what neighbours cannot change, such as counts where positions are public. It is released
+        as it is.
     """
 
     values: Array
@@ -44,6 +55,8 @@ class Clipped:
     l2: float
     single: bool = False
     rowwise: float = inf
+    step: float | None = None
+    public: tuple[Array, ...] = ()
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.values).all():
@@ -53,6 +66,27 @@ class Clipped:
         positive = self.l1 > 0 and self.l2 > 0 and self.rowwise > 0
         if not (positive and min(self.l1, self.l2) < inf):
             raise SettingError(f"a bound must be above zero and finite, got {self.l1}, {self.l2}")
+
+    @property
+    def bounds(self) -> tuple[float | bool | None, ...]:
+        return self.l1, self.l2, self.single, self.rowwise, self.step
+
+
+def combine(parts: Sequence[Clipped]) -> Clipped:
+    """The sum over holders of data, each unit's entries at one of them: its bound is that of each.
+
+    Numbers on a grid add up without rounding, in any order.
+    """
+    first, *others = parts
+    for other in others:
+        if other.bounds != first.bounds or other.values.shape != first.values.shape:
+            raise SettingError("holders of data have answered different questions: they do not add up")
+    if not others:
+        return first
+    if first.step is None:
+        raise SettingError("numbers that are not on a grid would be rounded when they are added up")
+    public = tuple(sum(each) for each in zip(*(part.public for part in parts), strict=True))
+    return replace(first, values=sum(part.values for part in parts), public=public)
 
 
 def clip_values(values: Array, low: float, high: float) -> Clipped:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,12 +32,14 @@ from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.ledger_file import LedgerFile
 from sfumato.privacy.mechanisms import Mechanism, Noisy
 from sfumato.privacy.units import AnyUnit
+from sfumato.records import record
 
 __all__ = ["BudgetError", "Charge", "Draw", "Ledger", "Reservation"]
 
 _T = TypeVar("_T")
 
 
+@record
 @dataclass(frozen=True)
 class Charge:
     """One draw of a plan: what it is for, and the mechanism that makes it."""
@@ -61,7 +63,7 @@ class Draw:
             raise TypeError(f"only what was clipped can be released, got {type(clipped).__name__}")
         self._use()
         noisy: Noisy = self.mechanism.release(clipped, self._entropy)
-        return noisy
+        return replace(noisy, public=clipped.public)
 
     def stream(self) -> np.random.Generator:
         """The noise stream of a compiled kernel, which draws as its mechanism says."""

@@ -28,6 +28,7 @@ from sfumato.privacy.events import (
     SampledGaussianEvent,
     ZCDPEvent,
 )
+from sfumato.records import record
 from sfumato.types import Array
 
 _GRID_BITS = 60  # exact samplers work on a grid this many powers of two below the noise
@@ -36,15 +37,18 @@ _MOST_CATEGORIES = 1 << 20
 _WORTH_THREADS = 1000  # numbers: an exact sampler takes about 10 microseconds for each
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Noisy:
     """What was released, and the standard deviation of the noise in each number.
 
-    It is infinite where what is released is not the number plus noise.
+    It is infinite where what is released is not the number plus noise. ``public`` is what neighbours
+    cannot change, released as it is.
     """
 
     values: Array
     deviation: float
+    public: tuple[Array, ...] = ()
 
 
 class Mechanism(Protocol):
@@ -67,6 +71,7 @@ class Scaled:
             )
 
 
+@record
 @dataclass(frozen=True)
 class Laplace(Scaled):
     """Independent Laplace noise of scale ``noise_multiplier`` times the L1 sensitivity."""
@@ -96,6 +101,7 @@ class Laplace(Scaled):
         return Noisy(values, self.deviation(clipped.l1))
 
 
+@record
 @dataclass(frozen=True)
 class VectorLaplace(Scaled):
     """Noise with density proportional to exp(-|n| / s): uniform direction, Gamma length.
@@ -117,6 +123,7 @@ class VectorLaplace(Scaled):
         return Noisy(clipped.values + noise, scale * sqrt(size + 1))
 
 
+@record
 @dataclass(frozen=True)
 class RowwiseVectorLaplace(Scaled):
     """Independent noise on each row, with density proportional to exp(-|n| / s).
@@ -139,6 +146,7 @@ class RowwiseVectorLaplace(Scaled):
         return Noisy(clipped.values + noise.reshape(shape), scale * sqrt(size + 1))
 
 
+@record
 @dataclass(frozen=True)
 class Gaussian(Scaled):
     """Independent Gaussian noise, standard deviation ``noise_multiplier`` times L2 sensitivity."""
@@ -162,6 +170,7 @@ class Gaussian(Scaled):
         return Noisy(values, self.deviation(clipped.l2))
 
 
+@record
 @dataclass(frozen=True)
 class IdealGaussian(Scaled):
     """The same law in floating-point arithmetic, from a cryptographic generator.
@@ -180,6 +189,7 @@ class IdealGaussian(Scaled):
         return Noisy(clipped.values + scale * noise, scale)
 
 
+@record
 @dataclass(frozen=True)
 class GaussianPerBlock(IdealGaussian):
     """Such noise on an answer of every block of the data, where each unit is in one block only.
@@ -189,6 +199,7 @@ class GaussianPerBlock(IdealGaussian):
     """
 
 
+@record
 @dataclass(frozen=True)
 class Geometric(Scaled):
     """Two-sided geometric noise on whole numbers: P(n) proportional to exp(-|n| / scale)."""
@@ -212,6 +223,7 @@ class Geometric(Scaled):
         return Noisy(values, self.deviation(clipped.l1))
 
 
+@record
 @dataclass(frozen=True)
 class DiscreteGaussian(Scaled):
     """Gaussian noise on whole numbers (Canonne, Kamath and Steinke 2020).
@@ -241,6 +253,7 @@ class DiscreteGaussian(Scaled):
         return Noisy(values, self.deviation(clipped.l2))
 
 
+@record
 @dataclass(frozen=True)
 class RandomisedResponse:
     """One of ``categories`` answers: the true one with probability e^eps / (e^eps + k - 1).
@@ -298,6 +311,7 @@ class RandomisedResponse:
         return Noisy(np.where(lie, other + (other >= whole), whole), inf)
 
 
+@record
 @dataclass(frozen=True)
 class PoissonGaussian(Scaled):
     """Steps of a compiled kernel: in each, every unit takes part independently with ``rate``.
@@ -326,6 +340,7 @@ class PoissonGaussian(Scaled):
         return Repeated(step, self.steps)
 
 
+@record
 @dataclass(frozen=True)
 class PurePass:
     """A pass of a compiled kernel in which each unit is touched once, at ``epsilon``."""

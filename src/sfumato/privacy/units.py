@@ -31,9 +31,11 @@ from sfumato.checks import (
 )
 from sfumato.data.profile import Profile
 from sfumato.errors import SettingError
+from sfumato.records import record
 from sfumato.surface import either, setting
 
 
+@record
 @dataclass(frozen=True)
 class Value:
     """One observed value, replaced by any other within the public bounds; positions are public."""
@@ -55,6 +57,7 @@ class Value:
         return "value"
 
 
+@record
 @dataclass(frozen=True)
 class UnitValues:
     """Up to ``max_entries`` values of one level of a mode, replaced; positions are public."""
@@ -85,6 +88,7 @@ class UnitValues:
         return f"values:{self.mode}:{self.max_entries}"
 
 
+@record
 @dataclass(frozen=True)
 class Entry:
     """One entry, added or removed: its value and whether it is there at all."""
@@ -106,6 +110,7 @@ class Entry:
         return "entry"
 
 
+@record
 @dataclass(frozen=True)
 class Unit:
     """All entries of one level of a mode, added or removed.
@@ -140,6 +145,7 @@ class Unit:
 PrivacyUnit = Value | UnitValues | Entry | Unit
 
 
+@record
 @dataclass(frozen=True)
 class TensorEntry:
     """One entry of a tensor that is decomposed as a whole, changed by at most ``change``.
@@ -192,6 +198,7 @@ class TensorEntry:
         return f"tensor entry:{float(self.change)!r}{permutations}{shape}"
 
 
+@record
 @dataclass(frozen=True)
 class Sample:
     """One sample of a stream, added or removed. Samples longer than ``norm`` are shortened to it.

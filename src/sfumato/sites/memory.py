@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
+from sfumato.records import same
 from sfumato.kernels.numba.ordering import gather, order_by, refine_order, row_starts
 
 _T = TypeVar("_T")
@@ -74,8 +75,8 @@ class Site:
         return kept
 
     def latest(self, key: object, make: Callable[[], _T]) -> _T:
-        """What was made last, as long as it is asked for by the same object."""
-        if self._latest[0] is not key:
+        """What was made last, as long as it is asked for with equal plain data."""
+        if not same(self._latest[0], key):
             self._latest = key, make()
         latest: _T = self._latest[1]
         return latest

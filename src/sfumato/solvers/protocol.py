@@ -1,98 +1,62 @@
-"""What every solver is: four functions over explicit state, and settings that only store.
+"""What every solver is: four functions over explicit state, and queries that answer themselves.
 
-    init(seed, shape)            -> state              never sees data
-    ask(state)                   -> query              carries the model
-    answer(query, site)          -> statistics         at the data
-    update(state, statistics)    -> (state, info)      sees statistics only
+    solver.init(run, shape)             -> state              never sees data
+    solver.ask(state)                   -> query              plain data, the parameters in it
+    query.answer(site)                  -> statistics         at the data
+    solver.update(state, statistics)    -> (state, info)      sees statistics only
+    solver.finish(state)                -> Finished
 
-A private solver clips and adds noise in its answer, by the right to draw that it is handed:
+A private solver is made for facts instead of a shape. It lists its draws beforehand (``charges``), and
+the least noise that its budget covers is found from that list. Its queries are of three types, which say
+what may be done with their answers:
 
-    answer(query, site, draw)    -> released           at the data; all that leaves it
+- :class:`SumQuery`: clipped numbers that add up over several holders of data;
+- :class:`WholeQuery`: clipped numbers of one holder's data, which do not;
+- :class:`NoisyQuery`: a kernel that draws the noise itself, by the right to draw that it is handed.
 
-so that everything after it is post-processing. It lists its draws beforehand (``charges``), and the
-least noise that its budget covers is found from that list.
+All that leaves the data is what a draw made of it, so that everything after it is post-processing.
 
-The loop that calls them lies in ``sfumato.fit``. A state belongs to the loop that made it: ``update``
-may write into the arrays of the state that it is given and hand them on. A query's answer may be a
-whole pass over the data by a fused kernel, where going entry by entry through Python would be slow.
+The loop that calls all this is :mod:`sfumato.fit.loop`. A state belongs to the loop that made it:
+``update`` may write into the arrays of the state that it is given and hand them on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from sfumato.checks import MOST_SIZE, check_kind, check_number, wrong
-from sfumato.data.tensor import Mode
-from sfumato.errors import SettingError, SfumatoError
+from sfumato.checks import wrong
+from sfumato.errors import SfumatoError
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_prior import OwnPrior
+from sfumato.models.protocol import Model
+from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Draw
-from sfumato.privacy.units import PrivacyUnit
+from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.own_rows import OwnPrior
 
 MOST_MEAN = 1000.0  # of a prior in a private fit, where all that is summed has bounds
-MakeModel = Callable[[Sequence[int], Any], Multilinear]
 
 
 class DivergedError(SfumatoError, ArithmeticError):
     """A fit whose parameters left the range of floating-point numbers."""
 
 
+@record
 @dataclass(frozen=True)
-class PublicShape:
-    """What a solver may know before it sees data: the modes, and what kind of model to make.
+class Run:
+    """How a fit is carried out: the seed of its start, and threads for what is done with answers."""
 
-    The second half is for private fits: the unit of privacy, the public bounds of the values, how
-    many entries there are and how far they spread where that is public, and ``local``, the mode whose
-    rows stay with their owners instead of being released. Sizes are public too: ``admit`` sees to it.
-    """
-
-    modes: tuple[Mode, ...]
-    make_model: MakeModel
-    dtype: Any = np.float64
-    fit_mean: bool = True
-    fit_biases: bool = True
+    seed: int = 0
     threads: int = 1
-    unit: PrivacyUnit | None = None
-    bounds: tuple[float, float] | None = None
-    entries: int | None = None
-    spread: float | None = None
-    local: int | None = None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(mode.size for mode in self.modes)
-
-    def per_mode(self, setting: float | Mapping[str, float], what: str, rest: float) -> list[float]:
-        """A setting given as one number, or as a mapping from mode names (``rest`` elsewhere)."""
-        if not isinstance(setting, Mapping):
-            check_number(**{what: setting})
-            return [float(setting)] * len(self.modes)
-        unknown = set(setting) - {mode.name for mode in self.modes}
-        if unknown:
-            names = ", ".join(mode.name for mode in self.modes)
-            raise SettingError(f"{what} names {sorted(unknown, key=str)}, but the modes are {names}")
-        check_number(**{f"{what} of {name}": number for name, number in setting.items()})
-        return [float(setting.get(mode.name, rest)) for mode in self.modes]
-
-    def prior_means(self, given: Mapping[str, float] | None, most: float = MOST_SIZE) -> list[float]:
-        """What each mode's factor shrinks towards: one for a time mode, zero for the others.
-
-        A mode that shrinks to one drops out of the product, so that with little data a tensor with
-        times falls back to the tensor without them. ``most`` is how large they may be.
-        """
-        usual = {mode.name: 1.0 if mode.bin else 0.0 for mode in self.modes}
-        if given is not None:
-            check_kind(Mapping, "numbers by the names of modes", prior_mean=given)
-        means = self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
-        check_number(-most, most, **{f"prior_mean[{m}]": mean for m, mean in enumerate(means)})
-        return means
 
 
+@record
 @dataclass(frozen=True)
 class Info:
     """What a person wants to see of an update. ``completed`` counts finished sweeps or passes.
@@ -106,25 +70,88 @@ class Info:
     objective: float | None = None
 
 
+_Model_co = TypeVar("_Model_co", bound=Model, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Finished(Generic[_Model_co]):
+    """What a solver has made.
+
+    ``posterior`` is what a Bayesian solver knows beyond the model. ``own_prior`` is how owners solve
+    their own rows, which are zero in the model; it is part of a release, a function of what was released
+    and of public numbers alone.
+    """
+
+    model: _Model_co
+    posterior: Model | None = None
+    own_prior: OwnPrior | None = None
+
+
+# -- queries --------------------------------------------------------------------------------------
+
+
+class Query(Protocol):
+    """A question of an open fit. Statistics of several holders may be added where they have a ``+``."""
+
+    def answer(self, site: Any) -> Any: ...
+
+
+class SumQuery(ABC):
+    """A private question whose answers add up over the holders of data."""
+
+    @abstractmethod
+    def clipped(self, site: Any) -> Clipped:
+        """Numbers with how much one unit can change them; at the data."""
+
+
+class WholeQuery(ABC):
+    """A private question that one holder of data answers for itself."""
+
+    @abstractmethod
+    def clipped(self, site: Any) -> Clipped:
+        """Numbers with how much one unit can change them; at the data."""
+
+
+class NoisyQuery(ABC):
+    """A private question that a kernel answers which draws the noise as it goes."""
+
+    @abstractmethod
+    def noisy(self, site: Any, draw: Draw) -> Any:
+        """What is released; at the data."""
+
+
+PrivateQuery = SumQuery | WholeQuery | NoisyQuery
+
+
+# -- solvers --------------------------------------------------------------------------------------
+
 State = TypeVar("State")
+_Shape_contra = TypeVar("_Shape_contra", contravariant=True)
 
 
-class Solver(Protocol[State]):
-    """The four functions, with the number of times that the loop is to call them."""
+class Solver(Protocol[State, _Shape_contra]):
+    """An open solver, of a single tensor or of several that share modes.
+
+    ``rounds`` is how often it asks at most; ``tolerance`` when to stop before, where data may say so.
+    """
 
     name: ClassVar[str]
 
-    def rounds(self, shape: PublicShape) -> int: ...
+    @property
+    def tolerance(self) -> float | None: ...
 
-    def init(self, seed: int, shape: PublicShape) -> State: ...
+    def check(self, shape: _Shape_contra) -> None:
+        """Raise a ``SettingError`` for what this solver cannot do; never sees data."""
 
-    def ask(self, state: State) -> Any: ...
+    def rounds(self, shape: _Shape_contra) -> int: ...
 
-    def answer(self, query: Any, site: Site) -> Any: ...
+    def init(self, run: Run, shape: _Shape_contra) -> State: ...
+
+    def ask(self, state: State) -> Query: ...
 
     def update(self, state: State, statistics: Any) -> tuple[State, Info]: ...
 
-    def finish(self, state: State) -> Multilinear: ...
+    def finish(self, state: State) -> Finished[Any]: ...
 
 
 class PrivateSolver(Protocol[State]):
@@ -144,47 +171,44 @@ class PrivateSolver(Protocol[State]):
     @property
     def noise(self) -> float: ...
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, facts: Facts) -> None:
         """Raise a ``SettingError`` for what this solver cannot do; never sees data."""
 
-    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:
         """The draws, one for each of the first rounds."""
 
-    def rounds(self, shape: PublicShape) -> int:
+    def rounds(self, facts: Facts) -> int:
         """Rounds of the loop; those after the charges are post-processing: ``update(state, None)``."""
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:
+    def assumes(self, facts: Facts) -> tuple[str, ...]:
         """What the guarantee rests on, beside public bounds and labels."""
 
-    def init(self, seed: int, shape: PublicShape) -> State: ...
+    def in_words(self, facts: Facts) -> tuple[str, ...]:
+        """Settings that a person may want to know."""
 
-    def ask(self, state: State) -> Any: ...
+    def init(self, run: Run, facts: Facts) -> State: ...
 
-    def answer(self, query: Any, site: Site, draw: Draw) -> Any: ...
+    def ask(self, state: State) -> PrivateQuery: ...
 
     def update(self, state: State, released: Any) -> tuple[State, Info]: ...
 
-    def finish(self, state: State) -> Multilinear:
-        """The released model; rows of a local mode are zero."""
-
-    def own_prior(self, state: State) -> OwnPrior | None:
-        """How owners solve their own rows; None where no rows stay with them, or none are solved.
-
-        It is written into the release: a function of what was released and of public numbers alone.
-        """
+    def finish(self, state: State) -> Finished[Multilinear]: ...
 
 
-_PARTS = ("name", "rounds", "init", "ask", "answer", "update", "finish")
+class Silent:
+    """A private solver that assumes nothing and has nothing to say of its settings."""
+
+    def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def in_words(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+
+_PARTS = ("name", "rounds", "init", "ask", "update", "finish", "check", "tolerance")
 _PRIVATE_PARTS = (
-    *_PARTS,
-    "noise",
-    "proof",
-    "proven",
-    "exact",
-    "check",
-    "charges",
-    "assumes",
-    "own_prior",
+    *("name", "rounds", "init", "ask", "update", "finish", "check"),
+    *("noise", "proof", "proven", "exact", "charges", "assumes", "in_words"),
 )
 
 
@@ -197,29 +221,42 @@ def check_solver(name: str, solver: object, *, private: bool = False) -> None:
         raise wrong(name, f"a solver by name or as a record, such as {example}", solver)
 
 
-class MomentsQuery(NamedTuple):
-    """Ask for the values' moments: the first question of every solver."""
+# -- what many solvers begin with -----------------------------------------------------------------
 
 
+@record
 @dataclass(frozen=True)
 class Moments:
-    """Count, sum and sum of squared differences from the mean of the values."""
+    """Count, mean and variance of the values."""
 
     count: int
     mean: float
     variance: float
 
+    def __add__(self, other: Moments) -> Moments:
+        count = self.count + other.count
+        share = other.count / count
+        apart = other.mean - self.mean
+        mean = self.mean + share * apart
+        variance = (1 - share) * self.variance + share * other.variance + share * (1 - share) * apart**2
+        return Moments(count, mean, variance)
 
-def moments(site: Site) -> Moments:
-    """The values' moments, summed in float64."""
-    values = site.tensor.values
-    mean = float(values.mean(dtype=np.float64))
-    # In pieces: squaring all values at once would need another array of their size in float64.
-    squares = sum(
-        float(np.square(values[i : i + 65536] - mean, dtype=np.float64).sum())
-        for i in range(0, values.shape[0], 65536)
-    )
-    return Moments(values.shape[0], mean, squares / values.shape[0])
+
+@record
+@dataclass(frozen=True)
+class MomentsQuery:
+    """Ask for the values' moments: the first question of most solvers."""
+
+    def answer(self, site: Site) -> Moments:
+        """Summed in float64."""
+        values = site.tensor.values
+        mean = float(values.mean(dtype=np.float64))
+        # In pieces: squaring all values at once would need another array of their size in float64.
+        squares = sum(
+            float(np.square(values[i : i + 65536] - mean, dtype=np.float64).sum())
+            for i in range(0, values.shape[0], 65536)
+        )
+        return Moments(values.shape[0], mean, squares / values.shape[0])
 
 
 def start_generator(seed: int) -> np.random.Generator:

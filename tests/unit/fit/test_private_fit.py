@@ -14,7 +14,7 @@ from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian
-from sfumato.solvers.least_squares.own_rows import OwnPrior
+from sfumato.models.own_prior import OwnPrior
 from sfumato.solvers.protocol import DivergedError, Info
 
 

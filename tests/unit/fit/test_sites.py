@@ -15,7 +15,8 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import CoupledShape
-from sfumato.solvers.least_squares.own_rows import OwnPrior, solve_own
+from sfumato.models.own_prior import OwnPrior
+from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.protocol import PublicShape
 

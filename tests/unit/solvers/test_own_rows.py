@@ -10,7 +10,8 @@ from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import own_rows
-from sfumato.solvers.least_squares.own_rows import OwnPrior, RowNoise, solve_own
+from sfumato.models.own_prior import OwnPrior, RowNoise
+from sfumato.solvers.least_squares.own_rows import solve_own
 
 SIZES = (9, 7, 5)
 MODELS = ["cp", "tucker"]

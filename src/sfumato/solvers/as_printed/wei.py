@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,18 +21,21 @@ from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.vector_noise import rowwise_noise
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.clipping import check_range, clip_values
+from sfumato.models.shape import Shape
+from sfumato.privacy.clipping import Clipped, check_range, clip_values
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Draw
-from sfumato.privacy.mechanisms import Laplace, PurePass
+from sfumato.privacy.mechanisms import Laplace, Noisy, PurePass
 from sfumato.privacy.units import Value
+from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import State as Descending
 from sfumato.solvers.gradient.sequential import Perturbation, SequentialSGD
-from sfumato.solvers.protocol import Info, PublicShape
+from sfumato.solvers.protocol import Finished, Info, NoisyQuery, Run, Silent, WholeQuery
 
 
 @dataclass(frozen=True)
-class _Paper:
+class _Paper(Silent):
     """What the three share: the paper's descent, and a claimed epsilon of ``1 / noise``."""
 
     descent: SequentialSGD = field(default_factory=SequentialSGD)
@@ -47,31 +50,26 @@ class _Paper:
         """What the paper says that a run costs."""
         return 1 / self.noise
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, facts: Facts) -> None:
         check_positive(noise=self.noise)
         check_kind(SequentialSGD, "a SequentialSGD", descent=self.descent)
-        self.descent.check(shape)
-        if shape.bounds is not None:
-            check_range(*shape.bounds)
-        if shape.unit is not None and not isinstance(shape.unit, Value):
+        self.descent.check(facts.shape)
+        if not isinstance(facts.unit, Value):
             raise SettingError(
                 "the paper's analyses are about one observed value: use the unit 'value', or the "
                 "proven analysis"
             )
-        if shape.local is not None:
+        if facts.local is not None:
             raise SettingError("the paper releases every factor: no mode can stay with its owners")
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
+    def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return ("the paper's proof, which does not hold", "neither mean nor biases are fitted")
 
-    def init(self, seed: int, shape: PublicShape) -> Descending:
+    def _started(self, run: Run, facts: Facts) -> Descending:
         """The descent as it starts: no moments are asked for, since there is no mean."""
-        self.check(shape)
-        plain = replace(shape, fit_mean=False, fit_biases=False)
-        return replace(self.descent.init(seed, plain), done=0)
-
-    def own_prior(self, state: Any) -> None:
-        """Nothing: every row is released."""
+        self.check(facts)
+        plain = replace(facts.shape, fit_mean=False, fit_biases=False)
+        return replace(self.descent.init(run, plain), done=0)
 
 
 # -- Algorithm 1 ----------------------------------------------------------------------------------
@@ -81,10 +79,24 @@ class _Paper:
 class _OnNoisyValues:
     """The descent, and the released values that it descends on."""
 
+    facts: Facts
     descending: Descending
     values: Site | None = None
 
 
+@record
+@dataclass(frozen=True)
+class ValuesQuery(WholeQuery):
+    """Ask for every value, within the public bounds; where they were observed is public."""
+
+    bounds: tuple[float, float]
+
+    def clipped(self, site: Site) -> Clipped:
+        kept = clip_values(site.tensor.values, *self.bounds)
+        return replace(kept, public=(np.asarray(site.tensor.coordinates),))
+
+
+@record
 @dataclass(frozen=True)
 class PaperInput(_Paper):
     """Algorithm 1: Laplace noise on every observed value, then ordinary completion.
@@ -92,64 +104,106 @@ class PaperInput(_Paper):
     1, 2.  x' = x + Laplace((x_max - x_min) / epsilon)
     3.     complete x' by descent
 
-    ``x_min`` and ``x_max`` are the shape's public bounds. Where it has none they are the data's own,
-    as printed, which leaks them. ``clamp`` is the paper's optional fixed range of the noisy values.
+    ``x_min`` and ``x_max`` are the public bounds; as printed they are the data's own, which leaks them.
+    ``clamp`` is the paper's optional fixed range of the noisy values.
     """
 
     clamp: tuple[float, float] | None = None
 
     name: ClassVar[str] = "input perturbation as printed by Wei et al."
 
-    def check(self, shape: PublicShape) -> None:
-        super().check(shape)
+    def check(self, facts: Facts) -> None:
+        super().check(facts)
         if self.clamp is not None:
             check_range(*as_pair("clamp", self.clamp, "two numbers, the lower one first"))
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:
-        given = () if shape.bounds else ("the least and the largest value are public",)
-        return ("neither mean nor biases are fitted", *given)
+    def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
+        return ("neither mean nor biases are fitted",)
 
-    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:  # noqa: ARG002
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:  # noqa: ARG002
         return (
             Charge(
                 "every value, once (claimed: paper W, Algorithm 1)", Laplace(self.noise, single=True)
             ),
         )
 
-    def rounds(self, shape: PublicShape) -> int:  # noqa: ARG002
+    def rounds(self, facts: Facts) -> int:  # noqa: ARG002
         return 1 + self.descent.passes
 
-    def init(self, seed: int, shape: PublicShape) -> _OnNoisyValues:  # type: ignore[override]
-        return _OnNoisyValues(super().init(seed, shape))
+    def init(self, run: Run, facts: Facts) -> _OnNoisyValues:
+        return _OnNoisyValues(facts, self._started(run, facts))
 
-    def ask(self, state: _OnNoisyValues) -> PublicShape:
-        return state.descending.shape
+    def ask(self, state: _OnNoisyValues) -> ValuesQuery:
+        return ValuesQuery(state.facts.bounds)
 
-    def answer(self, query: PublicShape, site: Site, draw: Draw) -> SparseTensor:
-        values = site.tensor.values
-        low, high = query.bounds or (float(values.min()), float(values.max()))
-        if low == high:  # one value everywhere: any range serves, and the mechanism needs one
-            high = low + 1.0
-        noisy = draw.release(clip_values(values, low, high)).values
-        if self.clamp is not None:
-            noisy = np.clip(noisy, *self.clamp)
-        return site.tensor.with_values(noisy.astype(values.dtype))
-
-    def update(
-        self, state: _OnNoisyValues, released: SparseTensor | None
-    ) -> tuple[_OnNoisyValues, Info]:
+    def update(self, state: _OnNoisyValues, released: Noisy | None) -> tuple[_OnNoisyValues, Info]:
         if released is not None:
-            return replace(state, values=Site(released, 1)), Info(0)
-        assert state.values is not None
+            return replace(state, values=self._values(state.facts, released)), Info(0)
+        if state.values is None:
+            raise SettingError("the first round has to be answered by the data")
         query = self.descent.ask(state.descending)
-        following, info = self.descent.update(state.descending, self.descent.answer(query, state.values))
+        following, info = self.descent.update(state.descending, query.answer(state.values))
         return replace(state, descending=following), info
 
-    def finish(self, state: _OnNoisyValues) -> Multilinear:
+    def _values(self, facts: Facts, released: Noisy) -> Site:
+        noisy = released.values if self.clamp is None else np.clip(released.values, *self.clamp)
+        cells = released.public[0]
+        tensor = SparseTensor(cells, noisy.astype(facts.shape.dtype), facts.modes, _checked=True)
+        return Site(tensor, 1)
+
+    def finish(self, state: _OnNoisyValues) -> Finished[Multilinear]:
         return self.descent.finish(state.descending)
 
 
 # -- Algorithms 2 and 3: the descent itself sees the data -----------------------------------------
+
+
+@record
+@dataclass(frozen=True)
+class Descended:
+    """The model after a whole descent, and passes behind it."""
+
+    model: Multilinear
+    done: int
+
+
+@record
+@dataclass(frozen=True)
+class DescentQuery(NoisyQuery):
+    """Make a whole descent with one mode's gradient clipped, and noise in it or on its rows.
+
+    ``scale`` is that of noise on gradients. Noise on rows follows from ``row_epsilon`` and the largest norm
+    of gradients that was met; None for no such noise.
+    """
+
+    descent: SequentialSGD
+    shape: Shape
+    model: Multilinear
+    seed: int
+    mode: int
+    clip: float
+    scale: float
+    row_epsilon: float | None
+
+    def noisy(self, site: Site, draw: Draw) -> Descended:
+        stream = draw.stream()
+        state, largest = self.descended(site, stream)
+        if self.row_epsilon is not None:
+            rows = state.model.factors[self.mode]
+            reach = 2 * self.descent.passes * largest * self.descent.step
+            rows += rowwise_noise(rows.shape, reach / self.row_epsilon, stream)
+        return Descended(state.model, state.done)
+
+    def descended(self, site: Site, stream: np.random.Generator) -> tuple[Descending, float]:
+        """All passes, and the largest norm of the chosen mode's clipped gradients."""
+        state, largest = Descending(self.shape, self.model.copy(), self.seed, done=0), 0.0
+        rank = self.model.ranks[self.mode]
+        perturbation = Perturbation(self.mode, rank, float(self.clip), self.scale)
+        for _ in range(self.descent.passes):
+            query = self.descent.pass_query(state)
+            result, met = self.descent.perturbed_pass(query, site, perturbation, stream)
+            state, largest = self.descent.update(state, result)[0], max(largest, met)
+        return state, largest
 
 
 @dataclass(frozen=True)
@@ -159,42 +213,35 @@ class _PaperDescent(_Paper):
     mode: str | None = None
     clip: float = 0.1
 
-    def check(self, shape: PublicShape) -> None:
-        super().check(shape)
-        self.noisy_mode(shape)
+    def check(self, facts: Facts) -> None:
+        super().check(facts)
+        self.noisy_mode(facts.shape)
         if not (isinstance(self.clip, float) and self.clip == inf):  # infinite: not clipped
             check_positive(clip=self.clip)
 
-    def noisy_mode(self, shape: PublicShape) -> int:
+    def noisy_mode(self, shape: Shape) -> int:
         """The mode that gets noise: by default the last, as in the paper."""
         return len(shape.modes) - 1 if self.mode is None else find_mode(shape.modes, self.mode)
 
-    def rounds(self, shape: PublicShape) -> int:  # noqa: ARG002
+    def rounds(self, facts: Facts) -> int:  # noqa: ARG002
         return 1
 
-    def ask(self, state: Descending) -> Descending:
-        return state
+    def init(self, run: Run, facts: Facts) -> Descending:
+        return self._started(run, facts)
 
-    def descend(
-        self, start: Descending, site: Site, scale: float, stream: np.random.Generator
-    ) -> tuple[Descending, float]:
-        """All passes, and the largest norm of the chosen mode's clipped gradients."""
-        state, largest = start, 0.0
-        mode = self.noisy_mode(start.shape)
-        perturbation = Perturbation(mode, start.model.ranks[mode], float(self.clip), scale)
-        for _ in range(self.descent.passes):
-            query = self.descent.ask(state)
-            result, met = self.descent.perturbed_pass(query, site, perturbation, stream)  # type: ignore[arg-type]
-            state, largest = self.descent.update(state, result)[0], max(largest, met)
-        return state, largest
+    def query(self, state: Descending, scale: float, row_epsilon: float | None) -> DescentQuery:
+        mode = self.noisy_mode(state.shape)
+        start = (self.descent, state.shape, state.model, state.seed)
+        return DescentQuery(*start, mode, self.clip, scale, row_epsilon)
 
-    def update(self, state: Descending, released: Descending) -> tuple[Descending, Info]:  # noqa: ARG002
-        return released, Info(released.done)
+    def update(self, state: Descending, released: Descended) -> tuple[Descending, Info]:
+        return replace(state, model=released.model, done=released.done), Info(released.done)
 
-    def finish(self, state: Descending) -> Multilinear:
+    def finish(self, state: Descending) -> Finished[Multilinear]:
         return self.descent.finish(state)
 
 
+@record
 @dataclass(frozen=True)
 class PaperGradient(_PaperDescent):
     """Algorithm 2: descent entry by entry, noise on one mode's gradient.
@@ -210,19 +257,20 @@ class PaperGradient(_PaperDescent):
 
     name: ClassVar[str] = "gradient perturbation as printed by Wei et al."
 
-    def check(self, shape: PublicShape) -> None:
-        super().check(shape)
+    def check(self, facts: Facts) -> None:
+        super().check(facts)
         if not isfinite(self.clip):
             raise SettingError("noise on gradients needs a finite clipping constant")
 
-    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:  # noqa: ARG002
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:  # noqa: ARG002
         label = f"{self.descent.passes} passes (claimed: paper W, Algorithm 2)"
         return (Charge(label, PurePass(self.epsilon)),)
 
-    def answer(self, query: Descending, site: Site, draw: Draw) -> Descending:
-        return self.descend(query, site, 2 * self.clip / self.epsilon, draw.stream())[0]
+    def ask(self, state: Descending) -> DescentQuery:
+        return self.query(state, 2 * self.clip / self.epsilon, None)
 
 
+@record
 @dataclass(frozen=True)
 class PaperOutput(_PaperDescent):
     """Algorithm 3: descent, then noise on every row of one mode.
@@ -237,18 +285,9 @@ class PaperOutput(_PaperDescent):
 
     name: ClassVar[str] = "output perturbation as printed by Wei et al."
 
-    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:  # noqa: ARG002
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:  # noqa: ARG002
         label = "every row of one mode (claimed: paper W, Algorithm 3)"
         return (Charge(label, PurePass(self.epsilon)),)
 
-    def answer(self, query: Descending, site: Site, draw: Draw) -> Descending:
-        stream = draw.stream()
-        state, lipschitz = self.descend(query, site, 0.0, stream)
-        return self.perturbed(state, lipschitz, stream)
-
-    def perturbed(self, state: Descending, lipschitz: float, stream: np.random.Generator) -> Descending:
-        """Steps 2 and 3, in place; ``lipschitz`` is the L that the descent has met."""
-        reach = 2 * self.descent.passes * lipschitz * self.descent.step
-        rows = state.model.factors[self.noisy_mode(state.shape)]
-        rows += rowwise_noise(rows.shape, reach / self.epsilon, stream)
-        return state
+    def ask(self, state: Descending) -> DescentQuery:
+        return self.query(state, 0.0, self.epsilon)

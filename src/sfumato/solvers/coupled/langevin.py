@@ -40,9 +40,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -56,57 +55,38 @@ from sfumato.checks import (
     given,
 )
 from sfumato.data.relations import Relation
-from sfumato.errors import DataError, SettingError
-from sfumato.kernels.numba.langevin import Slopes, slopes
-from sfumato.kernels.numba.parallel import run
+from sfumato.errors import SettingError
+from sfumato.kernels.numba.langevin import Slopes
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.posterior import Family, Posterior
-from sfumato.sites.coupled import CoupledSite
-from sfumato.sites.memory import Site
+from sfumato.models.shape import Shape
+from sfumato.records import record
+from sfumato.solvers.coupled.langevin_queries import (
+    DIVERGENCE,
+    Batch,
+    Losses,
+    LossQuery,
+    SlopeQuery,
+    check_values,
+)
 from sfumato.solvers.coupled.shape import (
     Block,
     CoupledShape,
     coupled_shape,
-    coupled_site,
     positive_start,
     values_of,
 )
-from sfumato.solvers.coupled.sums import divergence
-from sfumato.solvers.protocol import DivergedError, Info, PublicShape, start_generator
+from sfumato.solvers.protocol import DivergedError, Finished, Info, Run, start_generator
 from sfumato.surface import either
 from sfumato.types import Array
 
 Preconditioner = Literal["none", "rmsprop", "curvature"]
 _WHAT = "Langevin samples"
-_DIVERGENCE: dict[Family, float] = {"normal": 0.0, "poisson": 1.0}
 _STEPS: dict[Preconditioner, float] = {"none": 1e-3, "rmsprop": 1e-2, "curvature": 0.3}
 _DAMPING = 1e-5
 _FURTHEST = 10.0  # standard deviations of the noise that a drift may reach
 _LEAST = 1e-16
-_WORTH_A_THREAD = 10_000  # entries of a batch: waking a thread takes as long as some thousand of them
 _MOST_BYTES = 1 << 31
-
-
-class SlopeQuery(NamedTuple):
-    """Ask for gradients at each chain's parameters, each from a batch of its own."""
-
-    models: tuple[CoupledModel, ...]
-    precisions: tuple[Array, ...]
-    seed: tuple[int, int]
-    with_scales: bool
-
-
-class LossQuery(NamedTuple):
-    """Ask for the divergence of every relation at each chain's parameters."""
-
-    models: tuple[CoupledModel, ...]
-
-
-class Losses(NamedTuple):
-    """Divergences of each chain (row) and relation, and how many observed cells relations have."""
-
-    sums: Array
-    cells: Array
 
 
 @dataclass(eq=False)
@@ -139,6 +119,7 @@ class State:
     looks: int = 0  # at all entries
 
 
+@record
 @dataclass(frozen=True)
 class Langevin:
     """Settings of Langevin dynamics.
@@ -174,7 +155,7 @@ class Langevin:
     burn_in: int = 2000
     thin: int = 20
     chains: int = 2
-    batch: int | Literal["all"] | None = None
+    batch: Batch = None
     step: float | None = None
     offset: float | None = None
     decay: float = 0.55
@@ -188,16 +169,17 @@ class Langevin:
     dispersion: float | None = None
     start_scale: float = 0.3
     name: ClassVar[str] = "langevin"
+    tolerance: ClassVar[None] = None  # how long a chain runs is settled beforehand
 
     @property
     def steps(self) -> int:
         return self.burn_in + self.samples * self.thin
 
-    def rounds(self, shape: PublicShape | CoupledShape) -> int:  # noqa: ARG002
+    def rounds(self, shape: Shape | CoupledShape) -> int:  # noqa: ARG002
         self._check()
         return self.steps + ceil(self.burn_in / self.thin) + self.samples
 
-    def sample_bytes(self, shape: PublicShape | CoupledShape) -> int:
+    def sample_bytes(self, shape: Shape | CoupledShape) -> int:
         """Memory that the kept samples take."""
         coupled = self._shape(shape)
         cores = sum(coupled.rank**part.order for part in coupled.parts if part.tucker)
@@ -212,37 +194,21 @@ class Langevin:
 
     # -- the four functions -----------------------------------------------------------------------
 
-    def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
+    def init(self, run: Run, shape: Shape | CoupledShape) -> State:
         self.check(shape)
         coupled = self._shape(shape)
-        chains = tuple(self._start(coupled, seed, number) for number in range(self.chains))
+        chains = tuple(self._start(coupled, run.seed, number) for number in range(self.chains))
         kept = Posterior.empty(coupled.zeros(), self.model, self.chains, self.samples)
-        return State(coupled, seed, chains, kept)
+        return State(coupled, run.seed, chains, kept)
 
     def ask(self, state: State) -> SlopeQuery | LossQuery:
         models = tuple(chain.model for chain in state.chains)
         if self._looks_due(state.steps) > state.looks:
-            return LossQuery(models)
+            return LossQuery(models, self.model)
         learning = self.preconditioner == "curvature" and state.steps < max(self.burn_in, 1)
         noise = tuple(chain.noise for chain in state.chains)
-        return SlopeQuery(models, noise, (state.seed, state.steps), learning)
-
-    def answer(
-        self, query: SlopeQuery | LossQuery, site: Site | CoupledSite
-    ) -> tuple[Slopes, ...] | Losses:
-        entries = coupled_site(site, _DIVERGENCE[self.model], self.check_relation)
-        if isinstance(query, LossQuery):
-            parts = range(len(entries.parts))
-            sums = [[divergence(model, entries, v) for v in parts] for model in query.models]
-            return Losses(np.array(sums), np.array([part.cells for part in entries.parts]))
-        found: list[Slopes | None] = [None] * len(query.models)
-        tasks = [partial(self._slopes, query, entries, n, found) for n in range(len(found))]
-        if site.threads > 1 and self._batch(entries) >= _WORTH_A_THREAD:
-            run(tasks, site.threads)
-        else:
-            for task in tasks:
-                task()
-        return tuple(each for each in found if each is not None)
+        seed = (state.seed, state.steps)
+        return SlopeQuery(models, self.model, noise, seed, self.batch, learning)
 
     def update(self, state: State, statistics: tuple[Slopes, ...] | Losses) -> tuple[State, Info]:
         if isinstance(statistics, Losses):
@@ -255,24 +221,20 @@ class Langevin:
                 self._draw_precisions(state.shape, chain)
         return replace(state, steps=state.steps + 1), Info(state.looks)
 
-    def finish(self, state: State) -> CoupledModel:
-        """The last sample; cells are predicted by the mean over all of them, see ``posterior``."""
-        return state.kept.model(0, self.samples - 1).copy()
-
-    def posterior(self, state: State) -> Posterior:
-        """All samples that were kept."""
-        return state.kept
+    def finish(self, state: State) -> Finished[CoupledModel]:
+        """The last sample, and all that were kept: cells are predicted by the mean over them."""
+        return Finished(state.kept.model(0, self.samples - 1).copy(), state.kept)
 
     # -- checks -----------------------------------------------------------------------------------
 
-    def _shape(self, shape: PublicShape | CoupledShape) -> CoupledShape:
-        coupled = coupled_shape(shape, _DIVERGENCE[self.model], _WHAT)
+    def _shape(self, shape: Shape | CoupledShape) -> CoupledShape:
+        coupled = coupled_shape(shape, DIVERGENCE[self.model], _WHAT)
         if isinstance(shape, CoupledShape):
             return coupled
         alone = 1.0 if self.model == "poisson" else self.dispersion
         return replace(coupled, dispersions=(alone,))
 
-    def check(self, shape: PublicShape | CoupledShape) -> None:
+    def check(self, shape: Shape | CoupledShape) -> None:
         """Refuse settings that are impossible, or do not fit the shape."""
         self._check()
         self._check_shape(self._shape(shape))
@@ -301,7 +263,7 @@ class Langevin:
             check_positive(**{f"the shape of {what}": first, f"the rate of {what}": second})
 
     def _check_shape(self, shape: CoupledShape) -> None:
-        wanted = _DIVERGENCE[self.model]
+        wanted = DIVERGENCE[self.model]
         for part, p, phi in zip(shape.parts, shape.divergences, shape.dispersions, strict=True):
             if p != wanted:
                 raise SettingError(
@@ -325,14 +287,7 @@ class Langevin:
 
     def check_relation(self, relation: Relation) -> None:
         """Refuse values that the model cannot have."""
-        values, name = relation.tensor.values, relation.name
-        if not np.isfinite(values).all():
-            raise DataError(f"{name!r} holds infinite values: leave them out")
-        if self.model == "poisson" and values.min() < 0:
-            raise DataError(
-                f"{name!r} has negative values, which the Poisson model cannot have: use "
-                + either('model="normal"', "--divergence 0")
-            )
+        check_values(self.model, relation)
 
     # -- priors -----------------------------------------------------------------------------------
 
@@ -389,23 +344,6 @@ class Langevin:
         chain.priors = _spread(shape, [(mine, np.zeros(1)) for mine in chain.precisions])
 
     # -- steps ------------------------------------------------------------------------------------
-
-    def _slopes(
-        self, query: SlopeQuery, site: CoupledSite, number: int, found: list[Slopes | None]
-    ) -> None:
-        generator = np.random.default_rng([*query.seed, number])
-        model, noise = query.models[number], query.precisions[number]
-        found[number] = slopes(model, site, noise, self._batch(site), generator, query.with_scales)
-
-    def _batch(self, site: CoupledSite) -> int:
-        """Entries drawn from each relation; one that has no more is used as a whole."""
-        if self.batch is not None and self.batch != "all":
-            return self.batch
-        sites = [
-            each for part in site.parts for each in (part.entries, part.unknown) if each is not None
-        ]
-        most = max(each.tensor.n_entries for each in sites)
-        return most if self.batch == "all" else max(1000, most // 4)
 
     def _learn(self, chain: Chain, found: Slopes, state: State) -> None:
         """Average what steps are scaled by over the burn-in, later steps more than earlier ones."""

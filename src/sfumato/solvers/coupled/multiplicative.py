@@ -32,6 +32,8 @@ from sfumato.data.relations import Relation, check_divergence
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import (
@@ -44,8 +46,8 @@ from sfumato.solvers.coupled.shape import (
     positive_start,
     values_of,
 )
-from sfumato.solvers.coupled.sums import Sums, core_sums, divergence, mode_sums
-from sfumato.solvers.protocol import Info, PublicShape
+from sfumato.solvers.coupled.sums import Sums, block_sums, divergence
+from sfumato.solvers.protocol import Finished, Info, Run
 from sfumato.types import Array
 
 _WHAT = "multiplicative updates"
@@ -53,20 +55,7 @@ _LEAST = 1e-16  # parameters stay above zero: from zero nothing comes back
 _ROUNDING = 1e-10  # what sums over all cells less the unknown ones leave of nothing
 
 
-class SumsQuery(NamedTuple):
-    """Ask for the sums of a block."""
-
-    model: CoupledModel
-    block: Block
-    scales: Array
-
-
-class DivergenceQuery(NamedTuple):
-    """Ask for the divergence of every relation."""
-
-    model: CoupledModel
-
-
+@record
 class Divergences(NamedTuple):
     """Of each relation the sum over its observed cells, and how many these are."""
 
@@ -74,9 +63,38 @@ class Divergences(NamedTuple):
     cells: Array
 
 
+@record
+@dataclass(frozen=True)
+class SumsQuery:
+    """Ask for the sums of a block. ``divergence`` is a single tensor's; relations say their own."""
+
+    model: CoupledModel
+    block: Block
+    scales: Array
+    divergence: float
+
+    def answer(self, site: Site | CoupledSite) -> Sums:
+        entries = coupled_site(site, self.divergence, check_not_negative)
+        return block_sums(self.model, entries, self.block, self.scales)
+
+
+@record
+@dataclass(frozen=True)
+class DivergenceQuery:
+    """Ask for the divergence of every relation."""
+
+    model: CoupledModel
+    divergence: float
+
+    def answer(self, site: Site | CoupledSite) -> Divergences:
+        entries = coupled_site(site, self.divergence, check_not_negative)
+        sums = [divergence(self.model, entries, v) for v in range(len(entries.parts))]
+        return Divergences(np.array(sums), np.array([part.cells for part in entries.parts]))
+
+
 @dataclass(frozen=True, eq=False)
 class State:
-    given: PublicShape | CoupledShape
+    given: Shape | CoupledShape
     shape: CoupledShape
     model: CoupledModel
     dispersions: Array
@@ -84,6 +102,7 @@ class State:
     round: int = 0
 
 
+@record
 @dataclass(frozen=True)
 class Multiplicative:
     """Settings of multiplicative updates.
@@ -104,15 +123,15 @@ class Multiplicative:
     tolerance: float | None = 1e-6
     name: ClassVar[str] = "multiplicative"
 
-    def rounds(self, shape: PublicShape | CoupledShape) -> int:
+    def rounds(self, shape: Shape | CoupledShape) -> int:
         return self.sweeps * self._shape(shape).steps
 
-    def check(self, shape: PublicShape | CoupledShape) -> None:
+    def check(self, shape: Shape | CoupledShape) -> None:
         """Refuse settings that are impossible, or do not fit the shape."""
         check_count(sweeps=self.sweeps)
         self._priors(self._shape(shape))
 
-    def _shape(self, shape: PublicShape | CoupledShape) -> CoupledShape:
+    def _shape(self, shape: Shape | CoupledShape) -> CoupledShape:
         check_divergence("tensor", self.divergence)
         return coupled_shape(shape, self.divergence, _WHAT)
 
@@ -120,34 +139,24 @@ class Multiplicative:
         """Refuse values that these updates cannot fit."""
         check_not_negative(relation)
 
-    def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
+    def init(self, run: Run, shape: Shape | CoupledShape) -> State:
         self.check(shape)
         coupled = self._shape(shape)
         dispersions = np.array([1.0 if phi is None else phi for phi in coupled.dispersions])
         seen = tuple(np.zeros(size, bool) for size in coupled.sizes)
-        return State(shape, coupled, positive_start(coupled, seed), dispersions, seen)
+        return State(shape, coupled, positive_start(coupled, run.seed), dispersions, seen)
 
     def ask(self, state: State) -> SumsQuery | DivergenceQuery:
         _, number = state.shape.place(state.round)
         if number is None:
-            return DivergenceQuery(state.model)
-        return SumsQuery(state.model, state.shape.blocks[number], 1 / state.dispersions)
+            return DivergenceQuery(state.model, self.divergence)
+        block = state.shape.blocks[number]
+        return SumsQuery(state.model, block, 1 / state.dispersions, self.divergence)
 
-    def answer(self, query: SumsQuery | DivergenceQuery, site: Site | CoupledSite) -> Any:
-        entries = coupled_site(site, self.divergence, self.check_relation)
-        if isinstance(query, DivergenceQuery):
-            sums = [divergence(query.model, entries, v) for v in range(len(entries.parts))]
-            return Divergences(np.array(sums), np.array([part.cells for part in entries.parts]))
-        if query.block.mode is not None:
-            return mode_sums(query.model, entries, query.block.mode, query.scales)
-        assert query.block.part is not None
-        return core_sums(query.model, entries, query.block.part, query.scales[query.block.part])
-
-    def update(self, state: State, statistics: Sums | Divergences) -> tuple[State, Info]:
-        if isinstance(statistics, Divergences):
-            return self._end_sweep(state, statistics)
+    def update(self, state: State, statistics: Any) -> tuple[State, Info]:
         done, number = state.shape.place(state.round)
-        assert number is not None
+        if number is None:
+            return self._end_sweep(state, statistics)
         block = state.shape.blocks[number]
         parameters = values_of(state.model, block)
         if block.mode is not None and not done:
@@ -171,14 +180,14 @@ class Multiplicative:
         new = replace(state, dispersions=dispersions, round=state.round + 1)
         return new, Info(done, objective=objective)
 
-    def finish(self, state: State) -> CoupledModel | Multilinear:
+    def finish(self, state: State) -> Finished[CoupledModel | Multilinear]:
         """Rows that no observed cell speaks of become the average of their mode, if it has no prior."""
         priors = self._priors(state.shape)
         for mode, seen in enumerate(state.seen):
             factor = state.model.factor(mode)
             if seen.any() and not seen.all() and priors[mode] is None:
                 factor[~seen] = factor[seen].mean(axis=0)
-        return finished(state.model, state.given)
+        return Finished(finished(state.model, state.given))
 
     # -- priors -----------------------------------------------------------------------------------
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sfumato.checks import is_number, wrong
 from sfumato.data.relations import Relation, Relations
@@ -14,13 +15,16 @@ from sfumato.data.tensor import Mode
 from sfumato.errors import DataError, SettingError
 from sfumato.models.coupled import CoupledModel, Part
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
-from sfumato.solvers.protocol import PublicShape, start_generator
+from sfumato.solvers.protocol import start_generator
 from sfumato.surface import either
 from sfumato.types import Array
 
 
+@record
 @dataclass(frozen=True)
 class CoupledShape:
     """What a solver may know before it sees data: modes, relations, rank and settings.
@@ -33,12 +37,11 @@ class CoupledShape:
     divergences: tuple[float, ...]
     dispersions: tuple[float | None, ...]
     rank: int
-    dtype: Any = np.float64
-    threads: int = 1
+    dtype: str = "float64"
 
     @classmethod
-    def of(cls, relations: Relations, rank: int, dtype: Any, threads: int) -> CoupledShape:
-        modes, parts = list(relations.modes), list[Part]()
+    def of(cls, relations: Relations, rank: int, dtype: DTypeLike = np.float64) -> CoupledShape:
+        modes, parts = [mode.unlabelled for mode in relations.modes], list[Part]()
         for relation in relations.values():
             own = relation.modes
             if relation.weighted:
@@ -52,8 +55,7 @@ class CoupledShape:
             tuple(relation.divergence for relation in relations.values()),
             tuple(relation.dispersion for relation in relations.values()),
             rank,
-            dtype,
-            threads,
+            np.dtype(dtype).name,
         )
 
     @property
@@ -63,7 +65,7 @@ class CoupledShape:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """All parameters: the factor of every mode, then the cores."""
-        modes = [Block(d, None) for d in range(len(self.modes))]
+        modes = [Block(d, -1) for d in range(len(self.modes))]
         return (*modes, *(Block(None, v) for v, part in enumerate(self.parts) if part.tucker))
 
     @property
@@ -94,26 +96,24 @@ class CoupledShape:
         return [by_name.get(name) for name in names]
 
 
+@record
 class Block(NamedTuple):
-    """Parameters that are updated together: the factor of a mode, or the core of a part."""
+    """Parameters that are updated together: the factor of a mode, or else the core of a part."""
 
     mode: int | None
-    part: int | None
+    part: int
 
 
-def coupled_shape(shape: PublicShape | CoupledShape, divergence: float, what: str) -> CoupledShape:
+def coupled_shape(shape: Shape | CoupledShape, divergence: float, what: str) -> CoupledShape:
     """The shape of a single tensor as that of one relation."""
     if isinstance(shape, CoupledShape):
         return shape
     if shape.fit_mean or shape.fit_biases:
         raise SettingError(f"{what}: neither a mean nor biases are fitted, say mean=False, biases=False")
-    model = shape.make_model(shape.sizes, shape.dtype)
-    if len(set(model.ranks)) > 1:
-        raise SettingError(f"{what}: the rank has to be the same in every mode, got {model.ranks}")
-    parts = CoupledModel.of(model).parts
-    return CoupledShape(
-        shape.modes, parts, (divergence,), (1.0,), model.ranks[0], shape.dtype, shape.threads
-    )
+    if len(set(shape.ranks)) > 1:
+        raise SettingError(f"{what}: the rank has to be the same in every mode, got {shape.ranks}")
+    parts = (Part("", tuple(range(shape.order)), shape.kind == "tucker"),)
+    return CoupledShape(shape.modes, parts, (divergence,), (1.0,), shape.ranks[0], shape.dtype)
 
 
 def coupled_site(
@@ -163,17 +163,14 @@ def positive_start(shape: CoupledShape, seed: int) -> CoupledModel:
 
 def values_of(model: CoupledModel, block: Block) -> Array:
     """The parameters of a block (a view)."""
-    if block.mode is not None:
-        return model.factor(block.mode)
-    assert block.part is not None
-    return model.cores[block.part]
+    return model.cores[block.part] if block.mode is None else model.factor(block.mode)
 
 
-def finished(model: CoupledModel, shape: PublicShape | CoupledShape) -> CoupledModel | Multilinear:
+def finished(model: CoupledModel, shape: Shape | CoupledShape) -> CoupledModel | Multilinear:
     """The model as its caller knows it: of a single tensor a CP or Tucker model."""
     if isinstance(shape, CoupledShape):
         return model
-    single = shape.make_model(shape.sizes, shape.dtype)
+    single = shape.zeros()
     for mine, found in zip(single.factors, model.factors, strict=True):
         mine[:] = found
     single.free_core[:] = model.cores[0]

@@ -31,12 +31,15 @@ from sfumato.kernels.numba.parallel import inlined, kernel, run, scratch
 from sfumato.kernels.numba.simd import add, line_length, load, multiply, spread, store
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.divergence import SMALLEST, beta_divergence
+from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite, RelationSite, WrittenOut
 from sfumato.sites.memory import Site, balanced_cuts
+from sfumato.solvers.coupled.shape import Block
 from sfumato.solvers.coupled.written_sums import Written
 from sfumato.types import Array
 
 
+@record
 class Sums(NamedTuple):
     """Numerator and denominator, of the rows of a mode or of a flat core."""
 
@@ -44,6 +47,7 @@ class Sums(NamedTuple):
     denominator: Array
 
 
+@record
 class Models(NamedTuple):
     """Where the model's values come from: variational Bayes has one for either sum.
 
@@ -53,6 +57,13 @@ class Models(NamedTuple):
     numerator: CoupledModel
     denominator: CoupledModel
     least: float = SMALLEST
+
+
+def block_sums(given: CoupledModel | Models, site: CoupledSite, block: Block, scales: Array) -> Sums:
+    """Sums for a block of parameters: the rows of a mode, or the core of a part."""
+    if block.mode is not None:
+        return mode_sums(given, site, block.mode, scales)
+    return core_sums(given, site, block.part, float(scales[block.part]))
 
 
 def mode_sums(given: CoupledModel | Models, site: CoupledSite, mode: int, scales: Array) -> Sums:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import digamma, gammaln, polygamma, xlogy
@@ -35,6 +35,8 @@ from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite, RelationSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import (
@@ -45,8 +47,8 @@ from sfumato.solvers.coupled.shape import (
     coupled_site,
     finished,
 )
-from sfumato.solvers.coupled.sums import Models, Sums, core_sums, mode_sums
-from sfumato.solvers.protocol import Info, PublicShape, start_generator
+from sfumato.solvers.coupled.sums import Models, Sums, block_sums
+from sfumato.solvers.protocol import Finished, Info, Run, start_generator
 from sfumato.types import Array
 
 _WHAT = "variational Bayes"
@@ -56,27 +58,45 @@ _START_SHAPE = 10.0
 PRIOR_SHAPE, PRIOR_MEAN = 0.5, 1.0
 
 
-class SumsQuery(NamedTuple):
-    """Ask for the sums of a block."""
+@record
+@dataclass(frozen=True)
+class SumsQuery:
+    """Ask for the sums of a block at the geometric and the plain means of a posterior."""
 
-    posterior: GammaPosterior
+    models: Models
     block: Block
 
+    def answer(self, site: Site | CoupledSite) -> Sums:
+        entries = coupled_site(site, 1.0, check_relation)
+        return block_sums(self.models, entries, self.block, np.ones(len(entries.parts)))
 
-class LikelihoodQuery(NamedTuple):
+
+@record
+@dataclass(frozen=True)
+class LikelihoodQuery:
     """Ask for what the data say of a posterior."""
 
-    posterior: GammaPosterior
+    models: Models
+
+    def answer(self, site: Site | CoupledSite) -> float:
+        return _likelihood(self.models, coupled_site(site, 1.0, check_relation))
+
+
+def check_relation(relation: Relation) -> None:
+    """Refuse what is not Poisson."""
+    _check_poisson(relation.name, relation.divergence, relation.dispersion)
+    check_not_negative(relation)
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    given: PublicShape | CoupledShape
+    given: Shape | CoupledShape
     shape: CoupledShape
     posterior: GammaPosterior
     round: int = 0
 
 
+@record
 @dataclass(frozen=True)
 class Variational:
     """Settings of variational Bayes.
@@ -98,10 +118,10 @@ class Variational:
     tolerance: float | None = 1e-6
     name: ClassVar[str] = "variational"
 
-    def rounds(self, shape: PublicShape | CoupledShape) -> int:
+    def rounds(self, shape: Shape | CoupledShape) -> int:
         return self.sweeps * coupled_shape(shape, 1.0, _WHAT).steps
 
-    def check(self, shape: PublicShape | CoupledShape) -> None:
+    def check(self, shape: Shape | CoupledShape) -> None:
         """Refuse settings that are impossible, or do not fit the shape."""
         check_count(sweeps=self.sweeps)
         check_flag(learn_prior=self.learn_prior)
@@ -109,42 +129,31 @@ class Variational:
 
     def check_relation(self, relation: Relation) -> None:
         """Refuse what is not Poisson."""
-        _check_poisson(relation.name, relation.divergence, relation.dispersion)
-        check_not_negative(relation)
+        check_relation(relation)
 
-    def init(self, seed: int, shape: PublicShape | CoupledShape) -> State:
+    def init(self, run: Run, shape: Shape | CoupledShape) -> State:
         self.check(shape)
-        coupled = replace(coupled_shape(shape, 1.0, _WHAT), dtype=np.float64)
+        coupled = replace(coupled_shape(shape, 1.0, _WHAT), dtype="float64")
         for part, p, phi in zip(coupled.parts, coupled.divergences, coupled.dispersions, strict=True):
             _check_poisson(part.name, p, phi)
-        shapes, rates, means = coupled.zeros(), coupled.zeros(), _start(coupled, seed)
+        shapes, rates, means = coupled.zeros(), coupled.zeros(), _start(coupled, run.seed)
         for each, rate, mean in zip(*map(blocks_of, (shapes, rates, means)), strict=True):
             each[:], rate[:] = _START_SHAPE, _START_SHAPE / mean
         return State(shape, coupled, GammaPosterior(shapes, rates, *self._priors(coupled)))
 
     def ask(self, state: State) -> SumsQuery | LikelihoodQuery:
         _, number = state.shape.place(state.round)
+        models = _models(state.posterior)
         if number is None:
-            return LikelihoodQuery(state.posterior)
-        return SumsQuery(state.posterior, state.shape.blocks[number])
+            return LikelihoodQuery(models)
+        return SumsQuery(models, state.shape.blocks[number])
 
-    def answer(self, query: SumsQuery | LikelihoodQuery, site: Site | CoupledSite) -> Any:
-        entries, posterior = coupled_site(site, 1.0, self.check_relation), query.posterior
-        if isinstance(query, LikelihoodQuery):
-            return _likelihood(posterior, entries)
-        models = Models(posterior.geometric, posterior.means, _LEAST)
-        if query.block.mode is not None:
-            return mode_sums(models, entries, query.block.mode, np.ones(len(entries.parts)))
-        assert query.block.part is not None
-        return core_sums(models, entries, query.block.part, 1.0)
-
-    def update(self, state: State, statistics: Sums | float) -> tuple[State, Info]:
+    def update(self, state: State, statistics: Any) -> tuple[State, Info]:
         _, number = state.shape.place(state.round)
         after = replace(state, round=state.round + 1)
         done, _ = state.shape.place(after.round)
-        if not isinstance(statistics, Sums):
+        if number is None:
             return after, Info(done, objective=state.posterior.prior_divergence - statistics)
-        assert number is not None
         self._update_block(state.posterior, number, statistics)
         return after, Info(done)
 
@@ -163,19 +172,15 @@ class Variational:
         # Levels that no observed cell speaks of keep to the prior.
         posterior.set(number, a[number], a[number] / b[number], ~seen)
 
-    def finish(self, state: State) -> CoupledModel | Multilinear:
-        """The model of posterior means."""
+    def finish(self, state: State) -> Finished[CoupledModel | Multilinear]:
+        """The model of posterior means, and the laws of all parameters."""
         means = state.posterior.means
-        if isinstance(state.given, CoupledShape):
-            model = state.given.zeros()
-            for mine, found in zip(blocks_of(model), blocks_of(means), strict=True):
-                mine[:] = found
-            return model
-        return finished(means, state.given)
-
-    def posterior(self, state: State) -> GammaPosterior:
-        """The laws of all parameters."""
-        return state.posterior
+        if not isinstance(state.given, CoupledShape):
+            return Finished(finished(means, state.given), state.posterior)
+        model = state.given.zeros()
+        for mine, found in zip(blocks_of(model), blocks_of(means), strict=True):
+            mine[:] = found
+        return Finished(model, state.posterior)
 
     def _priors(self, shape: CoupledShape) -> tuple[Array, Array]:
         """Shapes and means of every block's prior."""
@@ -192,9 +197,12 @@ class Variational:
 
 def lower_bound(posterior: GammaPosterior, site: Site | CoupledSite) -> float:
     """The evidence lower bound: never above the logarithm of the probability of the data."""
-    return (
-        _likelihood(posterior, coupled_site(site, 1.0, check_not_negative)) - posterior.prior_divergence
-    )
+    entries = coupled_site(site, 1.0, check_not_negative)
+    return _likelihood(_models(posterior), entries) - posterior.prior_divergence
+
+
+def _models(posterior: GammaPosterior) -> Models:
+    return Models(posterior.geometric, posterior.means, _LEAST)
 
 
 def _check_poisson(name: str, divergence: float, dispersion: float | None) -> None:
@@ -229,17 +237,18 @@ def _or_usual(given: list[float | None], usual: float) -> Array:
 # -- the data's part of the bound -----------------------------------------------------------------
 
 
-def _likelihood(posterior: GammaPosterior, site: CoupledSite) -> float:
+def _likelihood(models: Models, site: CoupledSite) -> float:
     """Sum of x log v_L - v_E - log x! over all observed cells."""
-    return sum(_likelihood_of(posterior, v, holder) for v, holder in enumerate(site.parts))
+    return sum(_likelihood_of(models, v, holder) for v, holder in enumerate(site.parts))
 
 
-def _likelihood_of(posterior: GammaPosterior, v: int, holder: RelationSite) -> float:
+def _likelihood_of(models: Models, v: int, holder: RelationSite) -> float:
+    geometric, means = models.numerator, models.denominator
     entries = holder.entries
-    cells = entries.tensor.coordinates[: posterior.means.parts[v].order]
-    shared = posterior.geometric.predict(v, cells, threads=entries.threads)
+    cells = entries.tensor.coordinates[: means.parts[v].order]
+    shared = geometric.predict(v, cells, threads=entries.threads)
     explained = float(xlogy(entries.tensor.values, np.maximum(shared, _LEAST)).sum(dtype=np.float64))
-    return explained - _expected(posterior.means, v, holder) - _log_factorials(holder)
+    return explained - _expected(means, v, holder) - _log_factorials(holder)
 
 
 def _expected(means: CoupledModel, v: int, holder: RelationSite) -> float:

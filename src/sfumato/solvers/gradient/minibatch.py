@@ -35,12 +35,14 @@ from sfumato.kernels.numba.entrywise import (
 from sfumato.kernels.numba.parallel import inlined, kernel, run
 from sfumato.kernels.numba.simd import add, aligned_zeros, line_length, load, multiply, spread, store
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site, make_grid
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver, Penalty
-from sfumato.solvers.protocol import PublicShape
 from sfumato.types import Array
 
 
+@record
 class Motion(NamedTuple):
     """Velocities, and the gradients of the batch in hand, laid out like the parameters."""
 
@@ -224,6 +226,7 @@ def batches_reference(
         model.free_core[:] += step * core_speed
 
 
+@record
 @dataclass(frozen=True)
 class MinibatchSGD(PassSolver):
     """Settings of minibatch gradient descent.
@@ -244,7 +247,7 @@ class MinibatchSGD(PassSolver):
     momentum: float = 0.9
     name: ClassVar[str] = "minibatch"
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, shape: Shape) -> None:
         super().check(shape)
         check_share(True, momentum=self.momentum)
         check_count(**given(batch=self.batch))
@@ -257,7 +260,7 @@ class MinibatchSGD(PassSolver):
         size = min(n, self.batch or min(4096, max(16, n // 200)))
         grid = site.kept(("shuffled",), lambda: make_grid(site.tensor, 1, 0, seed=0))
         penalty = self.penalty(query, site)
-        motion = query.memory or motion_at_rest(model)
+        motion = Motion(*map(np.copy, query.memory)) if query.memory else motion_at_rest(model)
         number = model.dtype.type
         squares = np.zeros(1)
         task = partial(

@@ -16,14 +16,16 @@ import numpy as np
 from sfumato.checks import check_count, check_number, check_positive
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.protocol import (
     DivergedError,
+    Finished,
     Info,
     Moments,
     MomentsQuery,
-    PublicShape,
-    moments,
+    Run,
     random_start,
 )
 from sfumato.surface import either
@@ -45,19 +47,29 @@ class Penalty(NamedTuple):
     core: Any
 
 
+@record
 @dataclass(frozen=True)
 class PassQuery:
-    """Make one pass with the given model and step; ``mean`` and ``spread`` are the values' unit."""
+    """Make one pass from the given model; ``mean`` and ``spread`` are the values' unit.
 
-    shape: PublicShape
+    Passes of several holders of data do not add up: each visit depends on those before.
+    """
+
+    solver: PassSolver
+    shape: Shape
     model: Multilinear
     mean: float
     spread: float
     step: float
     seed: int
-    memory: Any
+    memory: Any  # what a solver carries from pass to pass beside the model
+
+    def answer(self, site: Site) -> PassResult:
+        """The query stays what it was: the pass is made with a copy."""
+        return self.solver.make_pass(replace(self, model=self.model.copy()), site)
 
 
+@record
 class PassResult(NamedTuple):
     """The model after a pass, and the sum of squared errors met on the way."""
 
@@ -69,7 +81,7 @@ class PassResult(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    shape: PublicShape
+    shape: Shape
     model: Multilinear
     seed: int
     done: int = -1  # passes; -1 while the values' moments are not known
@@ -101,9 +113,9 @@ class PassSolver(ABC):
 
     @abstractmethod
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
-        """Visit all entries, changing the query's model in place."""
+        """Visit all entries, changing the query's model in place: it is a copy made for this."""
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, shape: Shape) -> None:
         check_count(passes=self.passes)
         check_positive(step=self.step, init_scale=self.init_scale)
         check_number(0, bias_ridge=self.bias_ridge, core_ridge=self.core_ridge)
@@ -111,19 +123,22 @@ class PassSolver(ABC):
             check_number(0, **{what: min(shape.per_mode(penalty, what, 0.0))})
         shape.prior_means(self.prior_mean)
 
-    def rounds(self, shape: PublicShape) -> int:  # noqa: ARG002
+    def rounds(self, shape: Shape) -> int:  # noqa: ARG002
         return 1 + self.passes
 
-    def init(self, seed: int, shape: PublicShape) -> State:
+    def init(self, run: Run, shape: Shape) -> State:
         self.check(shape)
-        model = shape.make_model(shape.sizes, shape.dtype)
-        random_start(model, shape.prior_means(self.prior_mean), self.init_scale, seed)
-        return State(shape, model, seed)
+        model = shape.zeros()
+        random_start(model, shape.prior_means(self.prior_mean), self.init_scale, run.seed)
+        return State(shape, model, run.seed)
 
     def ask(self, state: State) -> MomentsQuery | PassQuery:
-        if state.done < 0:
-            return MomentsQuery()
+        return MomentsQuery() if state.done < 0 else self.pass_query(state)
+
+    def pass_query(self, state: State) -> PassQuery:
+        """The pass that comes next."""
         return PassQuery(
+            self,
             state.shape,
             state.model,
             state.mean,
@@ -132,9 +147,6 @@ class PassSolver(ABC):
             seed=_pass_seed(state.seed, state.done),
             memory=state.memory,
         )
-
-    def answer(self, query: MomentsQuery | PassQuery, site: Site) -> Moments | PassResult:
-        return moments(site) if isinstance(query, MomentsQuery) else self.make_pass(query, site)
 
     def update(self, state: State, statistics: Moments | PassResult) -> tuple[State, Info]:
         if isinstance(statistics, Moments):
@@ -152,11 +164,11 @@ class PassSolver(ABC):
         following = replace(state, model=statistics.model, done=done, memory=statistics.memory)
         return following, Info(done, rmse)
 
-    def finish(self, state: State) -> Multilinear:
+    def finish(self, state: State) -> Finished[Multilinear]:
         model = state.model.copy().with_mean(state.mean)
         model.rows[model.span(0)] *= state.spread
         model.biases[:] *= state.spread
-        return model
+        return Finished(model)
 
     def penalty(self, query: PassQuery, site: Site) -> Penalty:
         """Penalties per visit, in the model's floating-point type."""

@@ -42,9 +42,10 @@ from sfumato.kernels.numba.vector_noise import (
     vector_noise_reference,
 )
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver, Penalty
-from sfumato.solvers.protocol import PublicShape
 from sfumato.types import Array
 
 
@@ -142,6 +143,7 @@ def visit_in_turn_reference(
         core += 2 * step * (error * kronecker - penalty.core * core)
 
 
+@record
 @dataclass(frozen=True)
 class SequentialSGD(PassSolver):
     """Settings of paper W: 100 passes, step 0.005, ridge 0.01, standard normal start.
@@ -159,7 +161,7 @@ class SequentialSGD(PassSolver):
 
     standardises: ClassVar[bool] = False
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, shape: Shape) -> None:
         super().check(shape)
         if any(shape.per_mode(self.ridge, "ridge", 0.0)):
             raise SettingError("the paper has no penalty of a whole row: use ridge_per_entry")

@@ -24,9 +24,10 @@ from sfumato.kernels.numba.entrywise import bias_sum, evaluate, locate, row_widt
 from sfumato.kernels.numba.parallel import kernel, run, scratch
 from sfumato.kernels.numba.simd import add, element, line_length, load, multiply, prefetch, spread, store
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Grid, Site, make_grid
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver, Penalty
-from sfumato.solvers.protocol import PublicShape
 from sfumato.types import Array
 
 _AHEAD = 8  # entries between asking for a row and using it
@@ -154,6 +155,7 @@ def run_pass(query: PassQuery, grid: Grid, penalty: Penalty, fit_biases: bool, t
     return float(squares.sum())
 
 
+@record
 @dataclass(frozen=True)
 class SGD(PassSolver):
     """Settings of stochastic gradient descent.
@@ -173,7 +175,7 @@ class SGD(PassSolver):
     decay: float = 0.95
     name: ClassVar[str] = "sgd"
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, shape: Shape) -> None:
         super().check(shape)
         check_positive(decay=self.decay)
 

@@ -32,6 +32,8 @@ from sfumato.kernels.numba.entrywise import (
 from sfumato.kernels.numba.parallel import inlined, kernel, run, scratch
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.normal import (
     NormalEquations,
@@ -42,11 +44,11 @@ from sfumato.solvers.least_squares.normal import (
 )
 from sfumato.solvers.protocol import (
     DivergedError,
+    Finished,
     Info,
     Moments,
     MomentsQuery,
-    PublicShape,
-    moments,
+    Run,
     random_start,
 )
 from sfumato.surface import either
@@ -60,23 +62,30 @@ _FIRST_NOISE = 10.0  # precision to start with, relative to the values: a lower 
 _PIECE = 1 << 18  # entries summed at a time: fixed, so that sums do not depend on the threads
 
 
-class RowsQuery(NamedTuple):
+class Rows(NamedTuple):
+    """Some rows of a mode."""
+
     mode: int
     low: int
     high: int
 
 
-class CoreQuery(NamedTuple):
-    pass
+class Core(NamedTuple):
+    """The free part of the core."""
 
 
-class ResidualQuery(NamedTuple):
-    pass
+class Look(NamedTuple):
+    """How good the fit is."""
 
 
-Step = MomentsQuery | RowsQuery | CoreQuery | ResidualQuery
+class First(NamedTuple):
+    """The values' moments."""
 
 
+Step = First | Rows | Core | Look
+
+
+@record
 class Residuals(NamedTuple):
     """Sum of squared residuals, sum of the predictions' variances, number of entries."""
 
@@ -85,16 +94,48 @@ class Residuals(NamedTuple):
     entries: int
 
 
+@record
 class CoreEquations(NamedTuple):
     gram: Array
     rhs: Array
 
 
+@record
 @dataclass(frozen=True)
-class Query:
-    step: Step
+class RowsQuery:
+    """Ask for the normal equations of some rows of a mode."""
+
     model: Multilinear
     uncertainty: Uncertainty
+    rows: Rows
+
+    def answer(self, site: Site) -> NormalEquations:
+        entries = site.by_mode(self.rows.mode)
+        return normal_equations(self.model, self.uncertainty, entries, *self.rows, site.threads)
+
+
+@record
+@dataclass(frozen=True)
+class CoreQuery:
+    """Ask for the normal equations of the core."""
+
+    model: Multilinear
+    uncertainty: Uncertainty
+
+    def answer(self, site: Site) -> CoreEquations:
+        return core_equations(self.model, self.uncertainty, site)
+
+
+@record
+@dataclass(frozen=True)
+class ResidualQuery:
+    """Ask how far the model is from the entries."""
+
+    model: Multilinear
+    uncertainty: Uncertainty
+
+    def answer(self, site: Site) -> Residuals:
+        return residuals(self.model, self.uncertainty, site)
 
 
 @dataclass(frozen=True)
@@ -113,6 +154,7 @@ class State:
     power: float = 1.0  # mean square of what there is to explain: the unit of learnt precisions
 
 
+@record
 @dataclass(frozen=True)
 class ALS:
     """Settings of alternating least squares.
@@ -145,7 +187,7 @@ class ALS:
     def learns(self) -> bool:
         return isinstance(self.ridge, str)
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, shape: Shape) -> None:
         check_count(sweeps=self.sweeps)
         check_positive(init_scale=self.init_scale, core_ridge=self.core_ridge)
         if isinstance(self.ridge, str):
@@ -159,52 +201,50 @@ class ALS:
             raise SettingError('ridge_per_entry needs a ridge of your own: with "learn" it has no part')
         check_positive(bias_ridge=min(shape.per_mode(self.bias_ridge, "bias_ridge", 5.0)))
         shape.prior_means(self.prior_mean)
-        core = shape.make_model(shape.sizes, shape.dtype).free_core.size
+        core = shape.core_size
         if core > _CORE_LIMIT:
             raise SettingError(
                 f"ALS solves for a core of at most {_CORE_LIMIT} entries, this one has {core}; "
                 "use smaller ranks, or SGD"
             )
 
-    # -- init / ask / answer / update -----------------------------------------------------------
+    # -- init / ask / update --------------------------------------------------------------------
 
-    def rounds(self, shape: PublicShape) -> int:
+    def rounds(self, shape: Shape) -> int:
         return 1 + self.sweeps * len(self._sweep(shape))
 
-    def _sweep(self, shape: PublicShape) -> tuple[Step, ...]:
+    def _sweep(self, shape: Shape) -> tuple[Step, ...]:
         """Queries of one sweep; their number depends on public sizes alone."""
-        model = shape.make_model(shape.sizes, shape.dtype)
+        model = shape.zeros()
         width = model.rows.shape[1]
         block = max(64, _BLOCK_BYTES // (width * width * model.dtype.itemsize))
         steps: list[Step] = [
-            RowsQuery(mode, low, min(low + block, size))
+            Rows(mode, low, min(low + block, size))
             for mode, size in enumerate(shape.sizes)
             for low in range(0, size, block)
         ]
         if model.free_core.size:
-            steps.append(CoreQuery())
+            steps.append(Core())
         if self.learns or self.tolerance is not None:
-            steps.append(ResidualQuery())
+            steps.append(Look())
         return tuple(steps)
 
-    def init(self, seed: int, shape: PublicShape) -> State:
+    def init(self, run: Run, shape: Shape) -> State:
         self.check(shape)
-        model = shape.make_model(shape.sizes, shape.dtype)
+        model = shape.zeros()
         prior_means = shape.prior_means(self.prior_mean)
-        random_start(model, prior_means, self.init_scale, seed)
+        random_start(model, prior_means, self.init_scale, run.seed)
         return State(
             model,
             _uncertainty(model, self.learns),
             self._ridges(shape, model, prior_means),
             self.core_ridge,
-            (MomentsQuery(), *self._sweep(shape)),
+            (First(), *self._sweep(shape)),
             fit_mean=shape.fit_mean,
-            threads=shape.threads,
+            threads=run.threads,
         )
 
-    def _ridges(
-        self, shape: PublicShape, model: Multilinear, prior_means: list[float]
-    ) -> tuple[Ridge, ...]:
+    def _ridges(self, shape: Shape, model: Multilinear, prior_means: list[float]) -> tuple[Ridge, ...]:
         width = model.rows.shape[1]
         if isinstance(self.ridge, str):
             constants = [1.0 if mean == 0 else 100.0 for mean in prior_means]
@@ -225,30 +265,22 @@ class ALS:
             for constant, each, mean, bias in zip(constants, per_entry, prior_means, biases, strict=True)
         )
 
-    def ask(self, state: State) -> Query:
-        return Query(state.schedule[state.position], state.model, state.uncertainty)
-
-    def answer(self, query: Query, site: Site) -> Any:
-        step, model = query.step, query.model
-        if isinstance(step, MomentsQuery):
-            return moments(site)
-        if isinstance(step, RowsQuery):
-            entries = site.by_mode(step.mode)
-            return normal_equations(
-                model, query.uncertainty, entries, step.mode, step.low, step.high, site.threads
-            )
-        if isinstance(step, CoreQuery):
-            return core_equations(model, query.uncertainty, site)
-        return residuals(model, query.uncertainty, site)
+    def ask(self, state: State) -> MomentsQuery | RowsQuery | CoreQuery | ResidualQuery:
+        step, known = state.schedule[state.position], (state.model, state.uncertainty)
+        if isinstance(step, First):
+            return MomentsQuery()
+        if isinstance(step, Rows):
+            return RowsQuery(*known, step)
+        return CoreQuery(*known) if isinstance(step, Core) else ResidualQuery(*known)
 
     def update(self, state: State, statistics: Any) -> tuple[State, Info]:
         step = state.schedule[state.position]
         rmse = noise = None
-        if isinstance(step, MomentsQuery):
+        if isinstance(step, First):
             state = self.scaled(state, statistics)
-        elif isinstance(step, RowsQuery):
+        elif isinstance(step, Rows):
             solve_block(state, step, statistics)
-        elif isinstance(step, CoreQuery):
+        elif isinstance(step, Core):
             solve_core(state, statistics)
         else:
             rmse = float(np.sqrt(statistics.squares / statistics.entries))
@@ -266,8 +298,8 @@ class ALS:
         sweep = state.sweep + 1
         return replace(state, position=1, sweep=sweep), Info(sweep, rmse, noise)
 
-    def finish(self, state: State) -> Multilinear:
-        return state.model
+    def finish(self, state: State) -> Finished[Multilinear]:
+        return Finished(state.model)
 
     def scaled(self, state: State, seen: Moments) -> State:
         """Take the values' mean, and in the Bayesian case their spread as the unit of the priors."""
@@ -298,7 +330,7 @@ def _uncertainty(model: Multilinear, learns: bool) -> Uncertainty:
     )
 
 
-def solve_block(state: State, step: RowsQuery, sums: NormalEquations) -> None:
+def solve_block(state: State, step: Rows, sums: NormalEquations) -> None:
     model, uncertainty = state.model, state.uncertainty
     start = model.offsets[step.mode]
     here = slice(start + step.low, start + step.high)

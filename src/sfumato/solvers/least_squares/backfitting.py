@@ -13,21 +13,37 @@ import numpy as np
 
 from sfumato.checks import check_count, check_positive
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.protocol import Info, Moments, MomentsQuery, PublicShape, moments
+from sfumato.solvers.protocol import Finished, Info, Moments, MomentsQuery, Run
 from sfumato.types import Array
 
 
-class BiasQuery(NamedTuple):
-    model: Multilinear
-    mode: int
-
-
+@record
 class ResidualSums(NamedTuple):
     """Per level of a mode: sum of what the rest of the model leaves, and number of entries."""
 
     sums: Array
     counts: Array
+
+
+@record
+@dataclass(frozen=True)
+class BiasQuery:
+    """Ask for what the model leaves at the levels of a mode, their own biases left out."""
+
+    model: Multilinear
+    mode: int
+
+    def answer(self, site: Site) -> ResidualSums:
+        model, mode, tensor = self.model, self.mode, site.tensor
+        levels = tensor.coordinates[mode]
+        rest = tensor.values - model.predict(tensor.coordinates, threads=site.threads)
+        rest += model.mode_biases[mode][levels]
+        size = model.shape[mode]
+        sums = np.bincount(levels, weights=rest, minlength=size)
+        return ResidualSums(sums, np.bincount(levels, minlength=size))
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,7 @@ class State:
     round: int = 0
 
 
+@record
 @dataclass(frozen=True)
 class Backfitting:
     """Settings of the bias predictor; ``sweeps=0`` gives the constant predictor.
@@ -51,32 +68,21 @@ class Backfitting:
     tolerance: float | None = None
     name: ClassVar[str] = "biases"
 
-    def rounds(self, shape: PublicShape) -> int:
+    def rounds(self, shape: Shape) -> int:
         return 1 + self.sweeps * len(shape.sizes)
 
-    def check(self, shape: PublicShape) -> None:  # noqa: ARG002
+    def check(self, shape: Shape) -> None:  # noqa: ARG002
         check_count(0, sweeps=self.sweeps)
         check_positive(ridge=self.ridge)
 
-    def init(self, seed: int, shape: PublicShape) -> State:  # noqa: ARG002
+    def init(self, run: Run, shape: Shape) -> State:  # noqa: ARG002
         self.check(shape)
-        return State(shape.make_model(shape.sizes, shape.dtype))
+        return State(shape.zeros())
 
     def ask(self, state: State) -> MomentsQuery | BiasQuery:
         if state.round == 0:
             return MomentsQuery()
         return BiasQuery(state.model, (state.round - 1) % state.model.order)
-
-    def answer(self, query: MomentsQuery | BiasQuery, site: Site) -> Moments | ResidualSums:
-        if isinstance(query, MomentsQuery):
-            return moments(site)
-        model, mode, tensor = query.model, query.mode, site.tensor
-        levels = tensor.coordinates[mode]
-        rest = tensor.values - model.predict(tensor.coordinates, threads=site.threads)
-        rest += model.mode_biases[mode][levels]
-        size = model.shape[mode]
-        sums = np.bincount(levels, weights=rest, minlength=size)
-        return ResidualSums(sums, np.bincount(levels, minlength=size))
 
     def update(self, state: State, statistics: Moments | ResidualSums) -> tuple[State, Info]:
         model, order = state.model, state.model.order
@@ -86,5 +92,5 @@ class Backfitting:
         model.mode_biases[mode][:] = statistics.sums / (statistics.counts + self.ridge)
         return replace(state, round=state.round + 1), Info(state.round // order)
 
-    def finish(self, state: State) -> Multilinear:
-        return state.model
+    def finish(self, state: State) -> Finished[Multilinear]:
+        return Finished(state.model)

@@ -32,6 +32,7 @@ from sfumato.kernels.numba.simd import (
     store,
 )
 from sfumato.models.multilinear import Multilinear
+from sfumato.records import record
 from sfumato.sites.memory import ByMode, balanced_cuts
 from sfumato.types import Array
 
@@ -39,6 +40,7 @@ _TILE = 8  # Gram rows built at a time: as many as leave registers for the opera
 _GATHER = 64  # designs gathered at a time: they stay in the first-level cache
 
 
+@record
 class Uncertainty(NamedTuple):
     """Variances of the parameters, laid out like them; empty arrays where they are certain."""
 
@@ -51,6 +53,7 @@ class Uncertainty(NamedTuple):
         return bool(self.rows.shape[0])
 
 
+@record
 class NormalEquations(NamedTuple):
     """Sums for some rows of a mode; ``gram`` is filled on and above the diagonal.
 

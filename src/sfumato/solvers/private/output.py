@@ -40,14 +40,24 @@ from sfumato.kernels.numba.parallel import inlined, kernel, run
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, gaussian_multiplier
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.clipping import Clipped, check_range, clip_values
+from sfumato.privacy.clipping import Clipped, clip_values
 from sfumato.privacy.events import Composed
-from sfumato.privacy.ledger import Charge, Draw
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy, RowwiseVectorLaplace
-from sfumato.privacy.units import Unit, UnitValues, Value
+from sfumato.privacy.units import Unit, Value
+from sfumato.records import record
 from sfumato.sites.memory import ByMode, Site
-from sfumato.solvers.private.passes import spread_of
-from sfumato.solvers.protocol import Info, PrivateSolver, PublicShape, check_solver
+from sfumato.solvers.protocol import (
+    Finished,
+    Info,
+    PrivateQuery,
+    PrivateSolver,
+    Run,
+    Silent,
+    WholeQuery,
+    check_solver,
+)
 from sfumato.surface import either, setting
 from sfumato.types import Array
 
@@ -77,6 +87,7 @@ def rowwise_gain(entries: int, rows: int, bound: float, ridge: float) -> float:
 # -- a row's problem ----------------------------------------------------------------------------------
 
 
+@record
 class RidgePlan(NamedTuple):
     """What decides the rows' problems, all of it public."""
 
@@ -265,13 +276,13 @@ def constrained_ridge(sums: Equations, ridge: float, radius: float) -> Array:
 # -- from public numbers ------------------------------------------------------------------------------
 
 
-def ridge_plan(shape: PublicShape, model: Multilinear, mode: int, entries: int) -> RidgePlan:
+def ridge_plan(facts: Facts, model: Multilinear, mode: int) -> RidgePlan:
     """Whitening, bounds and ridge from the released model and the public numbers.
 
     With whitened features a row's Gram matrix is about its number of entries. A ridge as large as that
     halves the row, which step 4 makes up for, and costs at most twice the noise of the largest ridge.
     """
-    spread, rank = spread_of(shape), model.ranks[mode]
+    spread, rank = facts.spread, model.ranks[mode]
     cells = np.random.default_rng(0).integers(0, np.array(model.shape)[:, None], (model.order, _SAMPLE))
     designs = model.design(mode, cells).astype(np.float64)
     values, vectors = np.linalg.eigh(designs.T @ designs / _SAMPLE)
@@ -279,35 +290,35 @@ def ridge_plan(shape: PublicShape, model: Multilinear, mode: int, entries: int) 
     scale = np.where(alive, 1 / np.sqrt(np.where(alive, values, 1.0)), 0.0)
     whiten = (vectors * scale) @ vectors.T
     bound = max(float(np.quantile(np.linalg.norm(designs @ whiten, axis=1), 0.9)), 1e-6)
-    assert shape.bounds is not None
-    reach = min(2.5 * spread, shape.bounds[1] - shape.bounds[0])
-    expected = max(entries / model.shape[mode], 1.0)
-    radius = inf if isinstance(shape.unit, Value) else spread
+    reach = min(2.5 * spread, facts.width)
+    expected = max(facts.expected_entries / model.shape[mode], 1.0)
+    radius = inf if isinstance(facts.unit, Value) else spread
     prior = spread**2 / (4 * rank)
     return RidgePlan(mode, whiten, bound, reach, radius, expected, prior, spread, expected)
 
 
 def clipped_rows(
-    shape: PublicShape, plan: RidgePlan, model: Multilinear, entries: ByMode, values: Array
-) -> tuple[Clipped, Array]:
-    """The rows' changes, each divided by a public scale, with their bounds; and the scales."""
-    unit, (low, high) = shape.unit, shape.bounds or (0.0, 0.0)
-    sums = row_equations(model, plan, entries, values)
+    facts: Facts, plan: RidgePlan, model: Multilinear, entries: ByMode, values: Array
+) -> Clipped:
+    """The rows' changes, each divided by a public scale, with their bounds.
+
+    Where positions are public, so are the features, and with them the scales and the Gram matrices.
+    """
+    unit, sums = facts.unit, row_equations(model, plan, entries, values)
     rows, n_rows = constrained_ridge(sums, plan.ridge, plan.radius), model.shape[plan.mode]
-    width = min(high - low, 2 * plan.reach)
+    width = min(facts.width, 2 * plan.reach)
     if isinstance(unit, Value):
         # Positions are public, hence so is how far each row can move; a row without entries cannot.
         scales = width * longest_responses(model, plan, entries, sums.gram)
         steady = np.where(scales > 0, scales, 1.0)
-        return Clipped(rows / steady[:, None], inf, 1.0, rowwise=1.0), scales
-    most = unit.max_entries if isinstance(unit, Unit | UnitValues) else 1
-    assert unit is not None
-    assert most is not None
+        return Clipped(rows / steady[:, None], inf, 1.0, rowwise=1.0, public=(scales, sums.gram))
+    most = unit.max_entries or 1
     span = width if unit.replaces else plan.reach + plan.bound * plan.radius
-    touched = 1 if unit.mode == shape.modes[plan.mode].name else n_rows
+    touched = 1 if unit.mode == facts.modes[plan.mode].name else n_rows
     l2 = span * joint_gain(most, plan.bound, plan.ridge)
     rowwise = span * rowwise_gain(most, touched, plan.bound, plan.ridge)
-    return Clipped(rows, inf, l2, rowwise=rowwise), np.ones(n_rows)
+    public = () if unit.hides_presence else (np.ones(n_rows), sums.gram)
+    return Clipped(rows, inf, l2, rowwise=rowwise, public=public)
 
 
 # -- after the release --------------------------------------------------------------------------------
@@ -347,33 +358,44 @@ def _log_likelihood(rows: Array, covariance: Array) -> float:
 # -- the solver -----------------------------------------------------------------------------------
 
 
-class OutputQuery(NamedTuple):
+@record
+@dataclass(frozen=True)
+class OutputQuery(WholeQuery):
     """Solve the chosen mode's rows with this model's other factors."""
 
-    shape: PublicShape
+    facts: Facts
     model: Multilinear
-    mode: int
-
-
-class OutputAnswer(NamedTuple):
-    """Noisy rows, the deviation of each one's noise, and the Gram matrices that they are read by."""
-
-    rows: Array
-    deviations: Array
-    gram: Array
     plan: RidgePlan
+
+    def clipped(self, site: Site) -> Clipped:
+        unit, plan = self.facts.unit, self.plan
+        if isinstance(unit, Unit) and unit.max_entries is not None:
+            site = Site(cap(site.tensor, unit.mode, unit.max_entries), 1)
+        entries = site.by_mode(plan.mode)
+        values = clip_values(entries.values, *self.facts.bounds).values.astype(np.float64)
+        return clipped_rows(self.facts, plan, self.model, entries, values)
+
+
+@dataclass(frozen=True)
+class Others:
+    """While the other factors' stage is at work; ``drawn`` counts the charges behind it."""
+
+    facts: Facts
+    inner: Any
+    drawn: int = 0
 
 
 @dataclass(frozen=True)
 class State:
-    shape: PublicShape
-    inner: Any  # of the other factors' stage
-    drawn: int  # of its charges
-    model: Multilinear | None = None
+    """When the other factors are there: the model that the chosen mode's rows are found with."""
+
+    facts: Facts
+    model: Multilinear
 
 
+@record
 @dataclass(frozen=True)
-class PrivateOutput:
+class PrivateOutput(Silent):
     """Other factors private or public, then one mode by noisy ridge.
 
     Parameters
@@ -404,45 +426,43 @@ class PrivateOutput:
         scaled: PrivateSolver[Any] = replace(self.others, noise=self.others.noise * self.noise)  # type: ignore[type-var]
         return scaled
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, facts: Facts) -> None:
         check_positive(noise=self.noise, output_noise=self.output_noise)
         check_choice(("vector", "gaussian"), noise_law=self.noise_law)
-        if shape.unit is None or shape.bounds is None:
-            raise SettingError("output perturbation needs a unit and public bounds of the values")
-        check_range(*shape.bounds)
-        if isinstance(shape.unit, Unit) and shape.unit.max_entries is None:
+        unit = facts.unit
+        if isinstance(unit, Unit) and unit.max_entries is None:
             raise SettingError(
-                f"output perturbation needs a cap on the entries of one {shape.unit.mode}: "
+                f"output perturbation needs a cap on the entries of one {unit.mode}: "
                 f"{setting('max_entries')}"
             )
-        if shape.unit.hides_presence and shape.entries is None:
+        if unit.hides_presence and facts.entries is None:
             raise SettingError(
                 "output perturbation needs the public number of entries: "
                 + either("Public(entries=...)", "--public-entries N")
             )
-        if shape.local is not None:
+        if facts.local is not None:
             raise SettingError("this releases every factor: no mode can stay with its owners")
-        self.noisy_mode(shape)
+        self.noisy_mode(facts)
         if isinstance(self.others, Multilinear):
-            if self.others.shape != shape.sizes:
-                raise SettingError(f"the public model is for {self.others.shape}, not {shape.sizes}")
+            if self.others.shape != facts.sizes:
+                raise SettingError(f"the public model is for {self.others.shape}, not {facts.sizes}")
         else:
             check_solver("others", self.others, private=True)
-            self.others.check(shape)
+            self.others.check(facts)
             if not self.others.proven:
                 raise SettingError("the other factors' stage has to be proven for this to be")
 
-    def noisy_mode(self, shape: PublicShape) -> int:
-        return len(shape.modes) - 1 if self.mode is None else find_mode(shape.modes, self.mode)
+    def noisy_mode(self, facts: Facts) -> int:
+        return len(facts.modes) - 1 if self.mode is None else find_mode(facts.modes, self.mode)
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:
+    def assumes(self, facts: Facts) -> tuple[str, ...]:
         if self.stage is None:
             return ("the other factors are public",)
-        return self.stage.assumes(shape)
+        return self.stage.assumes(facts)
 
     # -- the budget ---------------------------------------------------------------------------
 
-    def balanced(self, shape: PublicShape, budget: Budget, share: float = 0.5) -> PrivateOutput:
+    def balanced(self, facts: Facts, budget: Budget, share: float = 0.5) -> PrivateOutput:
         """The two stages' noise set so that the second spends ``share``, by the law with less of it."""
         if self.stage is None:
             mine, others = budget, self.others
@@ -451,91 +471,76 @@ class PrivateOutput:
             stage: Any = self.others
             noise = calibrate(
                 lambda x: Composed(
-                    tuple(c.mechanism.event for c in replace(stage, noise=x).charges(shape))
+                    tuple(c.mechanism.event for c in replace(stage, noise=x).charges(facts))
                 ),
                 first,
             )
             others = replace(stage, noise=noise)
-        rank = shape.make_model(shape.sizes, shape.dtype).ranks[self.noisy_mode(shape)]
+        rank = facts.shape.ranks[self.noisy_mode(facts)]
         vector, law = 1 / mine.epsilon, "vector"
         multiplier = vector
         if not mine.pure and gaussian_multiplier(mine) < vector * sqrt(rank + 1):
             multiplier, law = gaussian_multiplier(mine), "gaussian"
         return replace(self, others=others, output_noise=multiplier, noise_law=law, noise=1.0)  # type: ignore[arg-type]
 
-    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:
-        first = self.stage.charges(shape) if self.stage is not None else ()
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:
+        first = self.stage.charges(facts) if self.stage is not None else ()
         law = RowwiseVectorLaplace if self.noise_law == "vector" else Gaussian
-        name = shape.modes[self.noisy_mode(shape)].name
+        name = facts.modes[self.noisy_mode(facts)].name
         return (*first, Charge(f"every row of {name}", law(self.output_noise * self.noise)))
 
-    def rounds(self, shape: PublicShape) -> int:
-        return len(self.charges(shape))
+    def rounds(self, facts: Facts) -> int:
+        return len(self.charges(facts))
 
     # -- the four functions -------------------------------------------------------------------
 
-    def init(self, seed: int, shape: PublicShape) -> State:
-        self.check(shape)
+    def init(self, run: Run, facts: Facts) -> Others | State:
+        self.check(facts)
         if isinstance(self.others, Multilinear):
-            return State(shape, None, 0, self.others.copy())
-        assert self.stage is not None
-        return State(shape, self.stage.init(seed, shape), 0)
+            return State(facts, self.others.copy())
+        return self._after(facts, self._first(), self._first().init(run, facts), 0)
 
-    def ask(self, state: State) -> Any:
-        if state.model is None:
-            assert self.stage is not None
-            return self.stage.ask(state.inner)
-        return OutputQuery(state.shape, state.model, self.noisy_mode(state.shape))
+    def ask(self, state: Others | State) -> PrivateQuery:
+        if isinstance(state, Others):
+            return self._first().ask(state.inner)
+        plan = ridge_plan(state.facts, state.model, self.noisy_mode(state.facts))
+        return OutputQuery(state.facts, state.model, plan)
 
-    def answer(self, query: Any, site: Site, draw: Draw) -> Any:
-        if not isinstance(query, OutputQuery):
-            assert self.stage is not None
-            return self.stage.answer(query, site, draw)
-        shape, model, unit = query.shape, query.model, query.shape.unit
-        if isinstance(unit, Unit) and unit.max_entries is not None:
-            site = Site(cap(site.tensor, unit.mode, unit.max_entries), 1)
-        public = not unit.hides_presence if unit is not None else False
-        count = site.tensor.n_entries if public else shape.entries
-        assert count is not None
-        assert shape.bounds is not None
-        plan = ridge_plan(shape, model, query.mode, count)
-        entries = site.by_mode(query.mode)
-        values = clip_values(entries.values, *shape.bounds).values.astype(np.float64)
-        clipped, scales = clipped_rows(shape, plan, model, entries, values)
-        noisy: Noisy = draw.release(clipped)
-        if public:  # so are the features, and with them the Gram matrices
-            gram = row_equations(model, plan, entries, values).gram
-        else:
-            gram = np.repeat(plan.expected * np.eye(len(plan.whiten))[None], len(scales), axis=0)
-        return OutputAnswer(noisy.values * scales[:, None], noisy.deviation * scales, gram, plan)
-
-    def update(self, state: State, released: Any) -> tuple[State, Info]:
-        if isinstance(released, OutputAnswer):
+    def update(self, state: Others | State, released: Any) -> tuple[Others | State, Info]:
+        if isinstance(state, State):
             return replace(state, model=self._with_rows(state, released)), Info(1)
-        assert self.stage is not None
-        stage, shape, drawn = self.stage, state.shape, state.drawn + 1
+        stage = self._first()
         inner, info = stage.update(state.inner, released)
-        if drawn < len(stage.charges(shape)):
-            return replace(state, inner=inner, drawn=drawn), info
-        for _ in range(stage.rounds(shape) - drawn):  # its post-processing, before the last question
-            inner, info = stage.update(inner, None)
-        return replace(state, inner=inner, drawn=drawn, model=stage.finish(inner)), info
+        return self._after(state.facts, stage, inner, state.drawn + 1), info
 
-    def _with_rows(self, state: State, released: OutputAnswer) -> Multilinear:
-        assert state.model is not None
-        plan, model = released.plan, state.model.copy()
-        seen = released.deviations > 0  # rows without entries, where that is public, keep what they were
-        change = np.zeros_like(released.rows)
-        change[seen] = posterior_rows(
-            released.rows[seen], released.deviations[seen], released.gram[seen], plan
-        )
-        rows = model.factors[plan.mode]
-        rows += (change @ plan.whiten).astype(model.dtype)
+    def _first(self) -> PrivateSolver[Any]:
+        if self.stage is None:
+            raise SettingError("the other factors are public: they have no stage of their own")
+        return self.stage
+
+    def _after(self, facts: Facts, stage: PrivateSolver[Any], inner: Any, drawn: int) -> Others | State:
+        """After the first stage's last draw comes its post-processing, then the last question."""
+        if drawn < len(stage.charges(facts)):
+            return Others(facts, inner, drawn)
+        for _ in range(stage.rounds(facts) - drawn):
+            inner, _info = stage.update(inner, None)
+        return State(facts, stage.finish(inner).model)
+
+    def _with_rows(self, state: State, released: Noisy) -> Multilinear:
+        mode, model = self.noisy_mode(state.facts), state.model.copy()
+        plan, n_rows = ridge_plan(state.facts, state.model, mode), model.shape[mode]
+        if released.public:
+            scales, gram = released.public
+        else:  # what is expected of a row, since its features are not public
+            scales = np.ones(n_rows)
+            gram = np.repeat(plan.expected * np.eye(len(plan.whiten))[None], n_rows, axis=0)
+        rows, deviations = released.values * scales[:, None], released.deviation * scales
+        seen = deviations > 0  # rows without entries, where that is public, keep what they were
+        change = np.zeros_like(rows)
+        change[seen] = posterior_rows(rows[seen], deviations[seen], gram[seen], plan)
+        model.factors[mode][:] += (change @ plan.whiten).astype(model.dtype)
         return model
 
-    def finish(self, state: State) -> Multilinear:
-        assert state.model is not None
-        return state.model
-
-    def own_prior(self, state: State) -> None:
-        """Nothing: every row is released."""
+    def finish(self, state: State) -> Finished[Multilinear]:
+        """Every row is released."""
+        return Finished(state.model)

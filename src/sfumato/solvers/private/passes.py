@@ -51,19 +51,32 @@ from sfumato.kernels.numba.entrywise import (
 from sfumato.kernels.numba.parallel import kernel, run
 from sfumato.kernels.numba.vector_noise import add_vector_noise, vector_noise_reference
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.clipping import Clipped, check_range, clip_values
+from sfumato.privacy.clipping import Clipped, clip_values
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Draw
-from sfumato.privacy.mechanisms import Laplace, Mechanism, PurePass
+from sfumato.privacy.mechanisms import Laplace, Mechanism, Noisy, PurePass
 from sfumato.privacy.units import Value
+from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.contributions import cut, grid
-from sfumato.solvers.protocol import MOST_MEAN, Info, PublicShape, random_start
+from sfumato.solvers.protocol import (
+    MOST_MEAN,
+    Finished,
+    Info,
+    NoisyQuery,
+    Run,
+    Silent,
+    SumQuery,
+    WholeQuery,
+    random_start,
+)
 from sfumato.types import Array
 
 _MEAN_SHARE, _KEEP_SHARE = 0.05, 0.1  # of epsilon: for the mean, and for how much of the fit to keep
 _DOUBT = 8.0  # scales of the last query's noise that are taken off it: keep nothing that noise may be
 
 
+@record
 class Settings(NamedTuple):
     """What a kernel needs to know of a pass; values are in the model's unit."""
 
@@ -200,9 +213,81 @@ def noisy_gradient(
     return noisy
 
 
+@record
+@dataclass(frozen=True)
+class MeanQuery(SumQuery):
+    """Ask for the sum of the values from the middle of the bounds; their number is public."""
+
+    facts: Facts
+
+    def clipped(self, site: Site) -> Clipped:
+        middle, half = self.facts.middle, self.facts.half
+        centred = clip_values(site.tensor.values, *self.facts.bounds).values - middle
+        total, step = cut(np.clip(centred, -half, half), grid(half)).sum(), grid(half)
+        count = np.array([site.tensor.n_entries])
+        return Clipped(np.array([total]), 2 * half, 2 * half, single=True, step=step, public=(count,))
+
+
+@record
+@dataclass(frozen=True)
+class PassQuery(NoisyQuery):
+    """Make a pass from the given model; the order of the entries follows from ``seed``."""
+
+    facts: Facts
+    model: Multilinear
+    mean: float
+    means: Array  # what factors are pulled towards, by mode
+    settings: Settings
+    seed: tuple[int, int]
+
+    def noisy(self, site: Site, draw: Draw) -> Multilinear:
+        facts, model, tensor = self.facts, self.model.copy(), site.tensor
+        targets = (clip_values(tensor.values, *facts.bounds).values - self.mean) / facts.spread
+        order = np.random.default_rng(self.seed).permutation(tensor.n_entries)
+        task = partial(
+            _noisy_pass,
+            model.arrays,
+            model.free_core,
+            np.array(model.ranks),
+            self.means,
+            tensor.coordinates,
+            targets,
+            order,
+            self.settings,
+            draw.stream(),
+        )
+        run([task], 1)
+        return model
+
+
+@record
+@dataclass(frozen=True)
+class KeepQuery(WholeQuery):
+    """Ask for the inner product of the fitted and the observed values.
+
+    Where entries are is public, and with it the power of the fitted values.
+    """
+
+    facts: Facts
+    model: Multilinear
+    mean: float
+
+    def clipped(self, site: Site) -> Clipped:
+        facts, tensor = self.facts, site.tensor
+        low, high = facts.bounds
+        targets = (clip_values(tensor.values, low, high).values - self.mean) / facts.spread
+        fitted = self.model.with_mean(0.0).predict(tensor.coordinates).astype(np.float64)
+        # The mean lies within the bounds: no target is further from it than the bounds are apart.
+        most = float(np.abs(fitted).max(initial=1e-12)) * (high - low) / facts.spread
+        products = cut(np.clip(fitted * targets, -most, most), grid(most))
+        change, power = most + 2 * grid(most), np.array([fitted @ fitted])
+        sums = np.array([products.sum()])
+        return Clipped(sums, change, change, single=True, step=grid(most), public=(power,))
+
+
 @dataclass(frozen=True)
 class State:
-    shape: PublicShape
+    facts: Facts
     model: Multilinear
     seed: int
     stage: Literal["mean", "pass", "keep"]
@@ -211,14 +296,9 @@ class State:
     keep: float = 1.0
 
 
-class KeepAnswer(NamedTuple):
-    """How much of the fit to keep."""
-
-    share: float
-
-
+@record
 @dataclass(frozen=True)
-class PrivatePasses:
+class PrivatePasses(Silent):
     """Settings of the pure-epsilon descent; all from public numbers.
 
     Parameters
@@ -247,155 +327,107 @@ class PrivatePasses:
     proven: ClassVar[bool] = True
     exact: ClassVar[bool] = False
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, facts: Facts) -> None:
         check_count(1, MOST_ROUNDS, passes=self.passes)
         check_positive(clip=self.clip, step=self.step, noise=self.noise)
         check_number(LEAST_SIZE, MOST_MEAN, init_scale=self.init_scale)
         check_number(0, 1 / self.step, ridge=self.ridge)  # more would push beyond what it pulls to
         check_choice(("vector", "residual"), noise_law=self.noise_law)
-        shape.prior_means(self.prior_mean, MOST_MEAN)
-        if not isinstance(shape.unit, Value):
+        facts.shape.prior_means(self.prior_mean, MOST_MEAN)
+        if not isinstance(facts.unit, Value):
             raise SettingError(
                 "noise on single steps hides values, not whether entries are there: it needs the "
                 "unit 'value'"
             )
-        if shape.bounds is None:
-            raise SettingError("this needs public bounds of the values")
-        check_range(*shape.bounds)
-        if shape.local is not None:
+        if facts.local is not None:
             raise SettingError("this releases every factor: no mode can stay with its owners")
-
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
-        return ()
 
     # -- the budget ---------------------------------------------------------------------------
 
-    def shares(self, shape: PublicShape) -> tuple[float, float, float]:
+    def shares(self, facts: Facts) -> tuple[float, float, float]:
         """Epsilon of the mean, of each pass, and of how much to keep."""
-        mean = _MEAN_SHARE if shape.fit_mean else 0.0
+        mean = _MEAN_SHARE if facts.shape.fit_mean else 0.0
         each = (1 - mean - _KEEP_SHARE) / self.passes
         return mean / self.noise, each / self.noise, _KEEP_SHARE / self.noise
 
-    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:
-        mean, each, keep = self.shares(shape)
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:
+        mean, each, keep = self.shares(facts)
         # A step's Laplace noise is that of one changed number: tighter in composition than pure.
         law: Mechanism = PurePass(each) if self.noise_law == "vector" else Laplace(1 / each, single=True)
-        first = (Charge("mean of the values", Laplace(1 / mean, single=True)),) if shape.fit_mean else ()
+        first = (
+            (Charge("mean of the values", Laplace(1 / mean, single=True)),)
+            if facts.shape.fit_mean
+            else ()
+        )
         passes = (Charge(f"pass {t + 1} of {self.passes}", law) for t in range(self.passes))
         return (*first, *passes, Charge("share of the fit to keep", Laplace(1 / keep, single=True)))
 
-    def rounds(self, shape: PublicShape) -> int:
-        return len(self.charges(shape))
+    def rounds(self, facts: Facts) -> int:
+        return len(self.charges(facts))
 
     # -- the four functions -------------------------------------------------------------------
 
-    def init(self, seed: int, shape: PublicShape) -> State:
-        self.check(shape)
-        model = shape.make_model(shape.sizes, shape.dtype)
-        random_start(model, shape.prior_means(self.prior_mean), self.init_scale, seed)
-        return State(shape, model, seed, "mean" if shape.fit_mean else "pass")
+    def init(self, run: Run, facts: Facts) -> State:
+        self.check(facts)
+        model = facts.shape.zeros()
+        random_start(model, facts.shape.prior_means(self.prior_mean), self.init_scale, run.seed)
+        return State(facts, model, run.seed, "mean" if facts.shape.fit_mean else "pass")
 
-    def ask(self, state: State) -> State:
-        return state
+    def ask(self, state: State) -> MeanQuery | PassQuery | KeepQuery:
+        facts = state.facts
+        if state.stage == "mean":
+            return MeanQuery(facts)
+        if state.stage == "keep":
+            return KeepQuery(facts, state.model, state.mean)
+        means = np.array(facts.shape.prior_means(self.prior_mean))
+        seed = (state.seed, state.done)
+        settings = self._settings(facts, state.done)
+        return PassQuery(facts, state.model, state.mean, means, settings, seed)
 
-    def answer(self, query: State, site: Site, draw: Draw) -> Multilinear | KeepAnswer | float:
-        if query.stage == "mean":
-            return self._noisy_mean(query, site, draw)
-        if query.stage == "pass":
-            return self._pass(query, site, draw)
-        return KeepAnswer(self._share_to_keep(query, site, draw))
-
-    def update(self, state: State, released: Multilinear | KeepAnswer | float) -> tuple[State, Info]:
-        if isinstance(released, KeepAnswer):
-            return replace(state, keep=released.share), Info(state.done)
-        if isinstance(released, Multilinear):
-            done = state.done + 1
-            stage: Literal["pass", "keep"] = "pass" if done < self.passes else "keep"
-            return replace(state, model=released, done=done, stage=stage), Info(done)
-        return replace(state, mean=released, stage="pass"), Info(0)
-
-    def finish(self, state: State) -> Multilinear:
-        scale = state.keep * spread_of(state.shape)
-        model = state.model.copy().with_mean(state.mean)
-        model.rows[model.span(0)] *= scale
-        model.biases[:] *= scale
-        return model
-
-    def own_prior(self, state: State) -> None:
-        """Nothing: every row is released."""
-
-    # -- what touches data --------------------------------------------------------------------
-
-    def _noisy_mean(self, query: State, site: Site, draw: Draw) -> float:
-        """Sum of the values from the middle of the bounds, over their number, which is public."""
-        low, high = _bounds(query.shape)
-        middle, half = low / 2 + high / 2, high / 2 - low / 2
-        centred = clip_values(site.tensor.values, low, high).values - middle
-        total = cut(np.clip(centred, -half, half), grid(half)).sum()
-        noisy = draw.release(Clipped(np.array([total]), 2 * half, 2 * half, True))
-        offset = float(noisy.values[0]) / max(site.tensor.n_entries, 1)
-        return float(np.clip(middle + offset, low, high))
-
-    def _pass(self, query: State, site: Site, draw: Draw) -> Multilinear:
-        shape, model, tensor = query.shape, query.model, site.tensor
-        low, high = _bounds(shape)
-        spread = spread_of(shape)
-        targets = (clip_values(tensor.values, low, high).values - query.mean) / spread
-        order = np.random.default_rng([query.seed, query.done]).permutation(tensor.n_entries)
-        settings = Settings(
+    def _settings(self, facts: Facts, done: int) -> Settings:
+        return Settings(
             float(self.clip),
-            (high - low) / spread,
-            self.shares(shape)[1],
+            facts.width / facts.spread,
+            self.shares(facts)[1],
             self.noise_law == "vector",
-            self.step_at(shape, query.done, tensor.n_entries),
+            self.step_at(facts, done),
             float(self.ridge),
-            shape.fit_biases,
+            facts.shape.fit_biases,
         )
-        task = partial(
-            _noisy_pass,
-            model.arrays,
-            model.free_core,
-            np.array(model.ranks),
-            np.array(shape.prior_means(self.prior_mean)),
-            tensor.coordinates,
-            targets,
-            order,
-            settings,
-            draw.stream(),
-        )
-        run([task], 1)
-        return model
 
-    def step_at(self, shape: PublicShape, done: int, entries: int) -> float:
+    def step_at(self, facts: Facts, done: int) -> float:
         """The step of a pass: small enough that a row's noise, over all its visits, stays near one."""
-        sizes = shape.sizes
-        visits = self.passes * entries / min(sizes) / len(sizes)
-        noise = 2 * sqrt(2) * self.clip / self.shares(shape)[1]
+        sizes = facts.sizes
+        visits = self.passes * facts.expected_entries / min(sizes) / len(sizes)
+        noise = 2 * sqrt(2) * self.clip / self.shares(facts)[1]
         largest = min(self.step, 1 / (noise * sqrt(max(visits, 1.0))))
         return largest * 0.5 * (1 + float(np.cos(pi * done / self.passes)))
 
-    def _share_to_keep(self, query: State, site: Site, draw: Draw) -> float:
-        """Regression of the values on the fit, less what its noise may have put in."""
-        low, high = _bounds(query.shape)
-        spread, tensor = spread_of(query.shape), site.tensor
-        targets = (clip_values(tensor.values, low, high).values - query.mean) / spread
-        fitted = query.model.with_mean(0.0).predict(tensor.coordinates).astype(np.float64)
-        # The mean lies within the bounds: no target is further from it than the bounds are apart.
-        most = float(np.abs(fitted).max(initial=1e-12)) * (high - low) / spread
-        products = cut(np.clip(fitted * targets, -most, most), grid(most))
-        change = most + 2 * grid(most)
-        noisy = draw.release(Clipped(np.array([products.sum()]), change, change, True))
-        scale = noisy.deviation / sqrt(2)
-        power = max(float(fitted @ fitted), 1e-12)
-        return float(np.clip((noisy.values[0] - _DOUBT * scale) / power, 0.0, 1.0))
+    def update(self, state: State, released: Any) -> tuple[State, Info]:
+        if state.stage == "mean":
+            return replace(state, mean=_noisy_mean(state.facts, released), stage="pass"), Info(0)
+        if state.stage == "keep":
+            return replace(state, keep=_share_to_keep(released)), Info(state.done)
+        done = state.done + 1
+        stage: Literal["pass", "keep"] = "pass" if done < self.passes else "keep"
+        return replace(state, model=released, done=done, stage=stage), Info(done)
+
+    def finish(self, state: State) -> Finished[Multilinear]:
+        """Every row is released."""
+        scale = state.keep * state.facts.spread
+        model = state.model.copy().with_mean(state.mean)
+        model.rows[model.span(0)] *= scale
+        model.biases[:] *= scale
+        return Finished(model)
 
 
-def spread_of(shape: PublicShape) -> float:
-    """How far values lie from their mean: public, or a quarter of the range."""
-    low, high = _bounds(shape)
-    return (high - low) / 4 if shape.spread is None else min(shape.spread, high - low)
+def _noisy_mean(facts: Facts, noisy: Noisy) -> float:
+    (count,) = noisy.public
+    offset = float(noisy.values[0]) / max(int(count[0]), 1)
+    return float(np.clip(facts.middle + offset, *facts.bounds))
 
 
-def _bounds(shape: PublicShape) -> tuple[float, float]:
-    assert shape.bounds is not None
-    return shape.bounds
+def _share_to_keep(noisy: Noisy) -> float:
+    """Regression of the values on the fit, less what its noise may have put in."""
+    scale, power = noisy.deviation / sqrt(2), max(float(noisy.public[0][0]), 1e-12)
+    return float(np.clip((noisy.values[0] - _DOUBT * scale) / power, 0.0, 1.0))

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 from scipy.special import expit, ndtr
 
+from sfumato.records import record
 from sfumato.types import Array
 
 Law = Literal["laplace", "gaussian"]
@@ -55,6 +56,7 @@ class Channel(Protocol):
         """Numbers of the outputs."""
 
 
+@record
 @dataclass(frozen=True)
 class Response:
     """k-ary randomised response on which of k bins a value lies in."""
@@ -89,6 +91,7 @@ class Response:
         return released
 
 
+@record
 @dataclass(frozen=True)
 class Additive:
     """Noise on a value clipped to ``low`` and ``high``; ``clamp`` cuts the noisy value, if given."""

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.least_squares.normal import normal_equations
 from sfumato.solvers.private.input.channel import Evidence
-from sfumato.solvers.protocol import Moments, PublicShape
+from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
 
 _CONSTANT_STEPS = 25
@@ -71,12 +72,12 @@ def fit_constant(evidence: Evidence, entries: int, fit_mean: bool) -> Constant:
     return Constant(mean, level, bound)
 
 
-def begin(seed: int, shape: PublicShape, constant: Constant, evidence: Evidence, *, eager: bool) -> Fit:
+def begin(run: Run, shape: Shape, constant: Constant, evidence: Evidence, *, eager: bool) -> Fit:
     """A random start on the scale of the values."""
     solver = als.ALS()
     deviation = float(evidence.deviations[constant.level])
     moments = Moments(1, constant.mean if shape.fit_mean else 0.0, deviation**2)
-    inner = solver.scaled(solver.init(seed, shape), moments)
+    inner = solver.scaled(solver.init(run, shape), moments)
     inner = replace(inner, ridges=tuple(ridge._replace(noise=1.0) for ridge in inner.ridges))
     return Fit(inner, constant.level, eager)
 
@@ -114,13 +115,13 @@ def _emphasis(inner: als.State, weight: float, sweeps: int) -> float:
 def _solve(inner: als.State, site: WeightedSite) -> None:
     model, uncertainty = inner.model, inner.uncertainty
     for step in inner.schedule:
-        if isinstance(step, als.RowsQuery):
+        if isinstance(step, als.Rows):
             entries = site.by_mode(step.mode)
             block = normal_equations(
                 model, uncertainty, entries, step.mode, step.low, step.high, site.threads
             )
             als.solve_block(inner, step, block)
-        elif isinstance(step, als.CoreQuery):
+        elif isinstance(step, als.Core):
             als.solve_core(inner, als.core_equations(model, uncertainty, site))
 
 
@@ -181,7 +182,7 @@ def _divergence(means: Array, variances: Array, precision: Any) -> float:
 # -- the constant as a model ----------------------------------------------------------------------
 
 
-def constant_model(shape: PublicShape, constant: Constant) -> Multilinear:
+def constant_model(shape: Shape, constant: Constant) -> Multilinear:
     """A model that predicts the constant everywhere."""
-    model = shape.make_model(shape.sizes, shape.dtype)
+    model = shape.zeros()
     return model.with_mean(constant.mean) if shape.fit_mean else model

@@ -27,11 +27,14 @@ from sfumato.data import prepare
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.clipping import Clipped, check_range, clip_values
-from sfumato.privacy.ledger import Charge, Draw
-from sfumato.privacy.mechanisms import Gaussian, Laplace, Mechanism, RandomisedResponse
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge
+from sfumato.privacy.mechanisms import Gaussian, Laplace, Mechanism, Noisy, RandomisedResponse
 from sfumato.privacy.units import PrivacyUnit, Unit, UnitValues, Value
+from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.private.input.channel import (
@@ -52,9 +55,8 @@ from sfumato.solvers.private.input.scoring import (
     fit_constant,
     sweep,
 )
-from sfumato.solvers.protocol import Info, PublicShape
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, WholeQuery
 from sfumato.surface import setting
-from sfumato.types import Array
 
 NoiseLaw = Literal["auto", "response", "laplace", "gaussian"]
 _MOST_CELLS = 1 << 22
@@ -65,18 +67,50 @@ _CLEARLY = 3.0  # what a model's bound must gain on the constant's: odds of twen
 _MASK = 0.5  # size of the mask's one beside the values' largest magnitude, one
 
 
-class Query(NamedTuple):
-    """The public shape, and the seed of the choice where a level has too many entries."""
+@record
+@dataclass(frozen=True)
+class CellsQuery(SumQuery):
+    """Ask for mask and value of every cell; entries of a cell add up.
 
-    shape: PublicShape
+    Values are taken from the centre, in half-widths. ``seed`` is that of the choice of entries where a
+    level has too many.
+    """
+
+    facts: Facts
     seed: int
 
+    def clipped(self, site: Site) -> Clipped:
+        facts, (low, high) = self.facts, self.facts.bounds
+        tensor, unit = site.tensor, facts.unit
+        kept = tensor.with_values(clip_values(tensor.values, low, high).values, facts.bounds)
+        if isinstance(unit, Unit) and unit.max_entries is not None:
+            # One entry per cell, so that the entries of a level change different numbers.
+            merged = prepare.merge_duplicates(kept, "mean")
+            kept = prepare.cap(merged, unit.mode, unit.max_entries, self.seed)
+        values = np.clip((kept.values - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
+        values = np.round(values * _UNITS) / _UNITS  # so that the sums of a cell's entries are exact
+        cells, count = np.ravel_multi_index(tuple(kept.coordinates), facts.sizes), prod(facts.sizes)
+        sums = np.stack([np.bincount(cells, minlength=count) * _MASK, np.bincount(cells, values, count)])
+        return Clipped(sums, *_norms(unit), step=1 / _UNITS)
 
-class Released(NamedTuple):
-    """Numbers that left the data, and the cells that they are about: public, or all there are."""
 
-    cells: SparseTensor
-    numbers: Array
+@record
+@dataclass(frozen=True)
+class ValuesQuery(WholeQuery):
+    """Ask for every value, through a channel; where they were observed is public."""
+
+    facts: Facts
+    channel: Response | Additive
+
+    def clipped(self, site: Site) -> Clipped:
+        tensor, channel, unit = site.tensor, self.channel, self.facts.unit
+        public = (np.asarray(tensor.coordinates),)
+        if isinstance(channel, Response):
+            bins = channel.bins(clip_values(tensor.values, *self.facts.bounds).values)
+            return Clipped(bins, 1.0, 1.0, single=True, step=1.0, public=public)
+        kept = clip_values(tensor.values, channel.low, channel.high)
+        l1, l2 = (norm * (channel.high - channel.low) for norm in _norms(unit))
+        return Clipped(kept.values, l1, l2, single=isinstance(unit, Value), public=public)
 
 
 class Best(NamedTuple):
@@ -100,13 +134,16 @@ class Work:
 
 @dataclass(frozen=True)
 class State:
-    shape: PublicShape
-    seed: int
+    """Before the data have answered there is no work to go on with."""
+
+    facts: Facts
+    run: Run
     work: Work | None = None
 
 
+@record
 @dataclass(frozen=True)
-class InputPerturbation:
+class InputPerturbation(Silent):
     """Settings of input perturbation.
 
     Parameters
@@ -137,23 +174,22 @@ class InputPerturbation:
 
     # -- what it promises -----------------------------------------------------------------------
 
-    def check(self, shape: PublicShape) -> None:
+    def check(self, facts: Facts) -> None:
         check_positive(noise=self.noise)
         check_count(**given(sweeps=self.sweeps, starts=self.starts))
         check_choice(get_args(NoiseLaw), noise_law=self.noise_law)
-        unit, bounds = _public(shape)
-        check_range(*bounds)
-        if shape.local is not None:
+        unit = facts.unit
+        if facts.local is not None:
             raise SettingError("this releases every factor: no mode can stay with its owners")
-        self._check_options(unit, bounds)
+        self._check_options(unit, facts.bounds)
         if self.noise_law == "response" and not isinstance(unit, Value):
             raise SettingError(
                 "randomised response protects one value; for this unit use the noise 'laplace', or "
                 "'gaussian' with a delta"
             )
         if unit.hides_presence:
-            self._check_dense(shape)
-        als.ALS().check(shape)
+            self._check_dense(facts)
+        als.ALS().check(facts.shape)
 
     def _check_options(self, unit: PrivacyUnit, bounds: tuple[float, float]) -> None:
         low, high = bounds
@@ -170,63 +206,59 @@ class InputPerturbation:
             if not clamp[0] < (low + high) / 2 < clamp[1]:
                 raise SettingError("a clamp has to hold the middle of the bounds")
 
-    def _check_dense(self, shape: PublicShape) -> None:
-        cells = prod(shape.sizes)
+    def _check_dense(self, facts: Facts) -> None:
+        cells = prod(facts.sizes)
         if cells > _MOST_CELLS:
             raise SettingError(
                 f"hiding which cells are observed takes noise on every cell, and there are {cells:,}; "
                 f"input perturbation does that up to {_MOST_CELLS:,}. Use gradient perturbation or "
                 "private biases, or protect values only (unit 'value')"
             )
-        if isinstance(shape.unit, Unit) and shape.unit.max_entries is None:
+        if isinstance(facts.unit, Unit) and facts.unit.max_entries is None:
             raise SettingError(
-                f"input perturbation needs a cap on the entries of one {shape.unit.mode}: "
+                f"input perturbation needs a cap on the entries of one {facts.unit.mode}: "
                 f"give {setting('max_entries')}, or use gradient perturbation or private biases"
             )
 
-    def suited(self, shape: PublicShape, budget: Budget) -> InputPerturbation:
+    def suited(self, facts: Facts, budget: Budget) -> InputPerturbation:
         """With "auto" settled where it depends on the budget: Gaussian noise needs a delta.
 
         Many values change together: Gaussian noise grows with the root of their number, Laplace noise
         with the number. For one value it is never the better one.
         """
-        if self.noise_law != "auto" or isinstance(shape.unit, Value) or budget.pure:
+        if self.noise_law != "auto" or isinstance(facts.unit, Value) or budget.pure:
             return self
-        from sfumato.privacy.accounting import gaussian_multiplier
-
-        l1, l2 = _norms(_public(shape)[0])
+        l1, l2 = _norms(facts.unit)
         gaussian = gaussian_multiplier(budget) * l2 < sqrt(2) * l1 / budget.epsilon
         return replace(self, noise_law="gaussian" if gaussian else "laplace")
 
-    def charges(self, shape: PublicShape) -> tuple[Charge, ...]:
-        unit, _ = _public(shape)
-        what = "mask and value of every cell" if unit.hides_presence else "values"
-        return (Charge(what, self._mechanism(shape)),)
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:
+        what = "mask and value of every cell" if facts.unit.hides_presence else "values"
+        return (Charge(what, self._mechanism(facts)),)
 
-    def _mechanism(self, shape: PublicShape) -> Mechanism:
-        unit, _ = _public(shape)
+    def _mechanism(self, facts: Facts) -> Mechanism:
+        unit = facts.unit
         if isinstance(unit, Value):
-            channel = self.channel(shape)
+            channel = self.channel(facts)
             if isinstance(channel, Response):
                 return RandomisedResponse(1 / self.noise, channel.categories)
         if self._additive_law() == "gaussian":
             return Gaussian(self.noise)
         return Laplace(self.noise, single=isinstance(unit, Value))
 
-    def rounds(self, shape: PublicShape) -> int:
-        sweeps, starts = self._length(shape)
+    def rounds(self, facts: Facts) -> int:
+        sweeps, starts = self._length(facts)
         return 1 + starts * sweeps
 
-    def _length(self, shape: PublicShape) -> tuple[int, int]:
+    def _length(self, facts: Facts) -> tuple[int, int]:
         """Sweeps of a start, and starts."""
-        model = shape.make_model(shape.sizes, shape.dtype)
-        parameters = sum(n * r for n, r in zip(model.shape, model.ranks, strict=True))
-        dense = prod(shape.sizes) if _public(shape)[0].hides_presence else 0
+        parameters = sum(n * r for n, r in zip(facts.sizes, facts.shape.ranks, strict=True))
+        dense = prod(facts.sizes) if facts.unit.hides_presence else 0
         small = parameters <= _SMALL_MODEL and dense <= _FEW_CELLS
         sweeps, starts = (100, 8) if small else (40, 2)
         return _default(self.sweeps, sweeps), _default(self.starts, starts)
 
-    def assumes(self, shape: PublicShape) -> tuple[str, ...]:  # noqa: ARG002
+    def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return () if self.step is None else (f"that values are {self.step:g} apart is public",)
 
     # -- what is released -----------------------------------------------------------------------
@@ -235,12 +267,12 @@ class InputPerturbation:
         """The law of noise on real numbers; "auto" takes the one that needs no delta."""
         return "gaussian" if self.noise_law == "gaussian" else "laplace"
 
-    def channel(self, shape: PublicShape) -> Response | Additive:
+    def channel(self, facts: Facts) -> Response | Additive:
         """What each value passes, for units that leave positions public."""
-        unit, (low, high) = _public(shape)
+        unit, (low, high) = facts.unit, facts.bounds
         values = unit.max_entries if isinstance(unit, UnitValues) else 1
         setting = Setting(
-            (float(low), float(high)), self.noise, shape.spread, self.step, values, self.clamp
+            (float(low), float(high)), self.noise, facts.public_spread, self.step, values, self.clamp
         )
         laws: tuple[str, ...] = (self._additive_law(),)
         if self.noise_law == "response":
@@ -249,53 +281,39 @@ class InputPerturbation:
             laws = ("response", "laplace")
         return best_channel(setting, laws)
 
-    def init(self, seed: int, shape: PublicShape) -> State:
-        self.check(shape)
-        return State(shape, seed)
+    def init(self, run: Run, facts: Facts) -> State:
+        self.check(facts)
+        return State(facts, run)
 
-    def ask(self, state: State) -> Query:
-        return Query(state.shape, state.seed)
+    def ask(self, state: State) -> CellsQuery | ValuesQuery:
+        facts = state.facts
+        if facts.unit.hides_presence:
+            return CellsQuery(facts, state.run.seed)
+        return ValuesQuery(facts, self.channel(facts))
 
-    def answer(self, query: Query, site: Site, draw: Draw) -> Released:
-        shape, tensor = query.shape, site.tensor
-        unit, bounds = _public(shape)
-        if unit.hides_presence:
-            return Released(_all_cells(shape), draw.release(dense_sums(tensor, query)).values)
-        channel = self.channel(shape)
-        if isinstance(channel, Response):
-            bins = channel.bins(clip_values(tensor.values, *bounds).values)
-            noisy = draw.release(Clipped(bins, 1.0, 1.0, single=True))
-            return Released(_without_values(tensor), noisy.values)
-        kept = clip_values(tensor.values, channel.low, channel.high)
-        l1, l2 = (norm * (channel.high - channel.low) for norm in _norms(unit))
-        clipped = Clipped(kept.values, l1, l2, single=isinstance(unit, Value))
-        return Released(_without_values(tensor), draw.release(clipped).values)
-
-    def _evidence(self, shape: PublicShape, released: Released) -> Evidence:
-        unit, bounds = _public(shape)
+    def _evidence(self, facts: Facts, released: Noisy) -> Evidence:
+        unit, bounds = facts.unit, facts.bounds
         if not unit.hides_presence:
-            return TableEvidence(self.channel(shape), released.numbers, bounds)
+            return TableEvidence(self.channel(facts), released.values, bounds)
         (l1, l2), law = _norms(unit), self._additive_law()
         scale = self.noise * (l2 if law == "gaussian" else l1)
-        mask, value = released.numbers
+        mask, value = released.values
         scales = (scale / _MASK, scale)
-        return PresenceEvidence(mask / _MASK, value, law, scales, bounds, shape.entries)
+        return PresenceEvidence(mask / _MASK, value, law, scales, bounds, facts.entries)
 
     # -- the fit: post-processing ---------------------------------------------------------------
 
-    def update(self, state: State, released: Released | None) -> tuple[State, Info]:
+    def update(self, state: State, released: Noisy | None) -> tuple[State, Info]:
         if released is not None:
-            return replace(state, work=self._begun(state.shape, released)), Info(0)
-        work = state.work
-        if work is None:
-            raise SettingError("the first round has to be answered by the data")
-        sweeps, _ = self._length(state.shape)
+            return replace(state, work=self._begun(state, released)), Info(0)
+        work = _answered(state)
+        sweeps, _ = self._length(state.facts)
         start, done = divmod(work.completed, sweeps)
         fit = work.fit
         if done == 0 or fit is None:
             # Where rows have few entries the cautious start wins, where components are weak the others.
-            eager, seed = start > 0, state.seed + start
-            fit = begin(seed, state.shape, work.constant, work.evidence, eager=eager)
+            run = replace(state.run, seed=state.run.seed + start)
+            fit = begin(run, state.facts.shape, work.constant, work.evidence, eager=start > 0)
         fit = sweep(fit, work.evidence, work.site, sweeps)
         best = work.best
         if done == sweeps - 1 and fit.bound > best.bound:
@@ -304,28 +322,32 @@ class InputPerturbation:
         info = Info(completed, noise=float(work.evidence.deviations[fit.level]))
         return replace(state, work=replace(work, fit=fit, best=best, completed=completed)), info
 
-    def _begun(self, shape: PublicShape, released: Released) -> Work:
-        evidence = self._evidence(shape, released)
-        constant = fit_constant(evidence, released.cells.n_entries, shape.fit_mean)
-        best = Best(constant_model(shape, constant), constant.bound + _CLEARLY)
-        return Work(Site(released.cells, shape.threads), evidence, constant, best)
+    def _begun(self, state: State, released: Noisy) -> Work:
+        facts = state.facts
+        evidence, cells = self._evidence(facts, released), _cells(facts, released)
+        constant = fit_constant(evidence, cells.n_entries, facts.shape.fit_mean)
+        best = Best(constant_model(facts.shape, constant), constant.bound + _CLEARLY)
+        return Work(Site(cells, state.run.threads), evidence, constant, best)
 
-    def finish(self, state: State) -> Multilinear:
-        if state.work is None:
-            raise SettingError("there is nothing to finish before the data have answered")
-        return state.work.best.model
-
-    def own_prior(self, state: State) -> None:
-        """Nothing: every row is released."""
+    def finish(self, state: State) -> Finished[Multilinear]:
+        """Every row is released."""
+        return Finished(_answered(state).best.model)
 
 
-def _public(shape: PublicShape) -> tuple[PrivacyUnit, tuple[float, float]]:
-    """Unit and bounds, which a private fit cannot do without."""
-    if shape.unit is None:
-        raise SettingError("input perturbation needs a unit of privacy")
-    if shape.bounds is None:
-        raise SettingError("input perturbation needs public bounds of the values: bounds=(low, high)")
-    return shape.unit, shape.bounds
+def _answered(state: State) -> Work:
+    if state.work is None:
+        raise SettingError("the first round has to be answered by the data")
+    return state.work
+
+
+def _cells(facts: Facts, released: Noisy) -> SparseTensor:
+    """The cells that released numbers are about: those observed, where that is public, or all."""
+    if released.public:
+        (cells,) = released.public
+    else:
+        cells = np.indices(facts.sizes, np.int32).reshape(len(facts.sizes), -1)
+    zeros = np.zeros(cells.shape[1], facts.shape.dtype)
+    return SparseTensor(cells, zeros, facts.modes, _checked=True)
 
 
 def _default(given: int | None, usual: int) -> int:
@@ -343,30 +365,3 @@ def _norms(unit: PrivacyUnit) -> tuple[float, float]:
         return float(unit.max_entries), sqrt(unit.max_entries)
     entries = (unit.max_entries or 1) if isinstance(unit, Unit) else 1
     return entries * (1 + _MASK), sqrt(entries * (1 + _MASK**2))
-
-
-def dense_sums(tensor: SparseTensor, query: Query) -> Clipped:
-    """Mask and value (from the centre, in half-widths) of every cell; entries of a cell add up."""
-    unit, bounds = _public(query.shape)
-    low, high = bounds
-    kept = tensor.with_values(clip_values(tensor.values, low, high).values, bounds)
-    if isinstance(unit, Unit) and unit.max_entries is not None:
-        # One entry per cell, so that the entries of a level change different numbers.
-        merged = prepare.merge_duplicates(kept, "mean")
-        kept = prepare.cap(merged, unit.mode, unit.max_entries, query.seed)
-    values = np.clip((kept.values - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
-    values = np.round(values * _UNITS) / _UNITS  # so that the sums of a cell's entries are exact
-    cells = np.ravel_multi_index(tuple(kept.coordinates), query.shape.sizes)
-    count = prod(query.shape.sizes)
-    mask = np.bincount(cells, minlength=count) * _MASK
-    return Clipped(np.stack([mask, np.bincount(cells, values, count)]), *_norms(unit))
-
-
-def _without_values(tensor: SparseTensor) -> SparseTensor:
-    """The cells alone: the values stay where they are."""
-    return tensor.with_values(np.zeros_like(tensor.values))
-
-
-def _all_cells(shape: PublicShape) -> SparseTensor:
-    cells = np.indices(shape.sizes, np.int32).reshape(len(shape.sizes), -1)
-    return SparseTensor(cells, np.zeros(cells.shape[1], shape.dtype), shape.modes, _checked=True)

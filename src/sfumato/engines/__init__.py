@@ -1,0 +1,1 @@
+"""Engines: who answers the queries of a fit."""

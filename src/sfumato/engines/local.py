@@ -1,0 +1,40 @@
+"""Answers from data in this process: one holder of entries, or several that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any, Generic, TypeVar
+
+from sfumato.errors import SettingError
+from sfumato.privacy.clipping import combine
+from sfumato.privacy.ledger import Draw
+from sfumato.solvers.protocol import NoisyQuery, PrivateQuery, Query, SumQuery
+
+_Site = TypeVar("_Site")
+
+
+class Local(Generic[_Site]):
+    """The sites of one owner. Whoever has several has to have put all of a unit's entries into one."""
+
+    def __init__(self, *sites: _Site) -> None:
+        self.sites: Sequence[_Site] = sites
+
+    def answer(self, query: Query) -> Any:
+        """The statistics of all sites together; several sites need statistics that have a sum."""
+        return reduce(add, [query.answer(site) for site in self.sites])
+
+    def released(self, query: PrivateQuery, draw: Draw) -> Any:
+        """What a draw makes of the answer of all sites together."""
+        if isinstance(query, SumQuery):
+            return draw.release(combine([query.clipped(site) for site in self.sites]))
+        if len(self.sites) > 1:
+            raise SettingError(
+                f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use the "
+                "method 'alternating', 'bias' or 'constant', or put the data together"
+            )
+        (site,) = self.sites
+        if isinstance(query, NoisyQuery):
+            return query.noisy(site, draw)
+        return draw.release(query.clipped(site))

@@ -1,0 +1,279 @@
+"""Completions carried out: an open plan, from one start or several; a private one, through a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.engines.local import Local
+from sfumato.errors import DataError
+from sfumato.fit.loop import Progress, Rounds, loop
+from sfumato.fit.plan import Plan, PrivatePlan, Promise, model_in_words
+from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_prior import OwnPrior
+from sfumato.models.protocol import Model
+from sfumato.models.shape import Shape
+from sfumato.privacy.clipping import NotFiniteError
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge, Ledger, Reservation
+from sfumato.privacy.units import PrivacyUnit, Unit
+from sfumato.records import record
+from sfumato.sites.coupled import CoupledSite
+from sfumato.sites.memory import Site
+from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.least_squares.own_rows import solve_own
+from sfumato.solvers.protocol import DivergedError, Finished, Info, PrivateSolver
+from sfumato.surface import either
+
+
+def check_site(shape: Shape | CoupledShape, site: Site | CoupledSite) -> None:
+    """Refuse entries of other modes than a fit was planned for, before they are touched or charged."""
+    if isinstance(shape, Shape) and isinstance(site, Site):
+        site.check_sizes(shape.sizes)
+    elif (
+        isinstance(shape, CoupledShape)
+        and isinstance(site, CoupledSite)
+        and len(shape.parts) == len(site.parts)
+    ):
+        for part, holder in zip(shape.parts, site.parts, strict=True):
+            sizes = tuple(shape.sizes[mode] for mode in part.modes)
+            for entries in (holder.entries, holder.unknown):
+                if entries is not None:
+                    entries.check_sizes(sizes)
+    else:
+        raise DataError(
+            f"a plan for a {type(shape).__name__} does not fit this {type(site).__name__}: it was made "
+            "for other relations, or for a single tensor"
+        )
+
+
+def _check_finite(model: Model, advice: str = "") -> None:
+    if not all(np.isfinite(part).all() for part in model.parameters):
+        raise DivergedError(f"the fit left the range of floating-point numbers{advice}")
+
+
+# -- openly ---------------------------------------------------------------------------------------
+
+
+class Fit(NamedTuple):
+    """A fitted model, and what each completed sweep or pass reported.
+
+    ``posterior`` is what a Bayesian solver knows beyond the model.
+    """
+
+    model: Any
+    history: tuple[Info, ...]
+    posterior: Any = None
+
+
+def carry_out(plan: Plan[Any], site: Site | CoupledSite, progress: Progress | None = None) -> Fit:
+    """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
+    check_site(plan.shape, site)
+    fits = []
+    for start in range(plan.starts):
+        try:
+            fits.append(_one_start(plan, start, site, progress))
+        except DivergedError:
+            if start == plan.starts - 1 and not fits:
+                raise
+    return min(fits, key=lambda fit: _remaining(fit, site)) if len(fits) > 1 else fits[0]
+
+
+def _one_start(
+    plan: Plan[Any], start: int, site: Site | CoupledSite, progress: Progress | None
+) -> Fit:
+    solver, run = plan.solver, replace(plan.run, seed=plan.run.seed + start)
+    state = solver.init(run, plan.shape)  # which checks the settings
+    number = int(solver.rounds(plan.shape))
+    rounds = Rounds(number, number, progress, start * number, plan.rounds)
+    done = loop(solver, state, rounds, Local(site).answer, _settles(solver.tolerance))
+    made = solver.finish(done.state)
+    _check_finite(
+        made.model,
+        "; "
+        + either(
+            "raise the penalties, lower the step, or use float64", "use a lower rank, or --solver als"
+        ),
+    )
+    return Fit(made.model, done.history, made.posterior)
+
+
+def _settles(tolerance: float | None) -> Callable[[list[Info]], bool]:
+    """Whether the last sweep has gained less than a tolerance."""
+
+    def settled(history: list[Info]) -> bool:
+        pairs = [(info.objective, info.train_rmse) for info in history[-2:]]
+        errors = [error if objective is None else objective for objective, error in pairs]
+        if tolerance is None or len(errors) < 2 or errors[0] is None or errors[1] is None:
+            return False
+        return errors[0] - errors[1] < tolerance * abs(errors[0])
+
+    return settled
+
+
+def _remaining(fit: Fit, site: Site | CoupledSite) -> float:
+    """What a fit could not lower any further: its objective, or the error of a single tensor's."""
+    objective = fit.history[-1].objective if fit.history else None
+    if objective is None and isinstance(site, Site):
+        return training_rmse(fit.model, site)
+    return np.inf if objective is None else objective
+
+
+def training_rmse(model: Multilinear, site: Site) -> float:
+    """Error at the entries that the model was fitted to."""
+    tensor = site.tensor
+    misses = tensor.values - model.predict(tensor.coordinates, threads=site.threads)
+    return float(np.sqrt(np.mean(np.square(misses, dtype=np.float64))))
+
+
+# -- privately ------------------------------------------------------------------------------------
+
+
+@record
+@dataclass(frozen=True)
+class Completion:
+    """A private solver with the facts that it is for; ``stated`` are those that the caller declared."""
+
+    solver: PrivateSolver[Any]
+    facts: Facts
+    stated: tuple[str, ...] = ()
+
+    @property
+    def noise(self) -> float:
+        return self.solver.noise
+
+    def with_noise(self, noise: float) -> Completion:
+        return replace(self, solver=replace(self.solver, noise=noise))  # type: ignore[type-var]
+
+    def check(self) -> None:
+        self.solver.check(self.facts)
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        return self.solver.charges(self.facts)
+
+    @property
+    def rounds(self) -> int:
+        return self.solver.rounds(self.facts)
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        return self.facts.unit
+
+    @property
+    def units(self) -> int | None:
+        mode = self.facts.unit_mode
+        return None if mode is None else self.facts.sizes[mode]
+
+    @property
+    def in_words(self) -> str:
+        return f"{model_in_words(self.facts.shape)}; {self.solver.name}"
+
+    @property
+    def settings_in_words(self) -> tuple[str, ...]:
+        return self.solver.in_words(self.facts)
+
+    @property
+    def promise(self) -> Promise:
+        solver, facts, unit = self.solver, self.facts, self.facts.unit
+        owner = None if facts.local is None else facts.modes[facts.local].name
+        return Promise(
+            unit=str(unit),
+            neighbours=unit.neighbours,
+            cap=unit.max_entries if isinstance(unit, Unit) else None,
+            released=_released(facts),
+            kept=() if owner is None else (f"rows of {owner}",),
+            owner=owner,
+            method=solver.name,
+            proven=solver.proven,
+            proof=solver.proof,
+            exact=solver.exact,
+            assumptions=self._assumptions(owner),
+        )
+
+    def _assumptions(self, owner: str | None) -> tuple[str, ...]:
+        given = ["the bounds of the values are public, not taken from the data", *self.stated]
+        if isinstance(self.unit, Unit):
+            given.append(f"no two levels of {self.unit.mode} belong to the same one")
+        if owner is not None:
+            given.append(f"rows of {owner} are shown to their owners alone")
+        return (*given, *self.solver.assumes(self.facts))
+
+
+def _released(facts: Facts) -> tuple[str, ...]:
+    shape = facts.shape
+    rows = "rows and biases" if shape.fit_biases else "rows"
+    parts = ["mean"] if shape.fit_mean else []
+    parts += [f"{rows} of {mode.name}" for m, mode in enumerate(shape.modes) if m != facts.local]
+    parts += ["core"] if shape.core_size else []
+    if facts.local is not None:
+        parts.append(f"how rows of {shape.modes[facts.local].name} are solved")
+    return tuple(parts)
+
+
+class PrivateFit(NamedTuple):
+    """The model with local rows filled in, and what each round reported.
+
+    ``own_prior`` says how local rows were solved, and is part of the release.
+    """
+
+    model: Multilinear
+    history: tuple[Info, ...]
+    own_prior: OwnPrior | None
+
+
+def carry_out_private(
+    plan: PrivatePlan[Completion],
+    site: Site,
+    ledger: Ledger,
+    entropy: Entropy,
+    progress: Progress | None = None,
+) -> PrivateFit:
+    """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
+    check_site(plan.task.facts.shape, site)
+    with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
+        drawn = draw_all(plan, Local(site), reservation, progress)
+    return PrivateFit(drawn.localised(site), drawn.history, drawn.made.own_prior)
+
+
+class Drawn(NamedTuple):
+    """What a plan's draws have led to, all of it released."""
+
+    made: Finished[Multilinear]
+    history: tuple[Info, ...]
+
+    def localised(self, site: Site) -> Multilinear:
+        """The model with each local row solved from the release and its owner's entries."""
+        model, prior = self.made.model, self.made.own_prior
+        return model if prior is None else solve_own(model, prior, site)
+
+
+def draw_all(
+    plan: PrivatePlan[Completion],
+    engine: Local[Site],
+    reservation: Reservation,
+    progress: Progress | None = None,
+) -> Drawn:
+    """The rounds of a plan, with draws that were reserved for it.
+
+    Parameters that noise has driven out of range are a fit that diverged, wherever that shows: a search
+    counts it as its worst run.
+    """
+    solver = plan.task.solver
+
+    def answer(query: Any) -> Any:
+        return reservation.ask(lambda draw: engine.released(query, draw))
+
+    try:
+        state = solver.init(plan.run, plan.task.facts)
+        rounds = Rounds(plan.task.rounds, len(plan.charges), progress)
+        done = loop(solver, state, rounds, answer)
+        made = solver.finish(done.state)
+        _check_finite(made.model)
+    except (np.linalg.LinAlgError, NotFiniteError) as error:
+        raise DivergedError(f"the private fit left the range of its arithmetic: {error}") from error
+    return Drawn(made, done.history)

@@ -1,0 +1,92 @@
+"""What is fitted: which model to tensors with which modes. Public, and known before any data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from sfumato.checks import MOST_SIZE, check_kind, check_number
+from sfumato.data.tensor import Mode
+from sfumato.errors import SettingError
+from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.records import record
+
+Kind = Literal["cp", "tucker"]
+
+
+@record
+@dataclass(frozen=True)
+class Shape:
+    """The modes and the model: plain data, without labels, since these may be what is protected.
+
+    ``ranks`` has one number for each mode; those of a CP model are equal.
+    """
+
+    modes: tuple[Mode, ...]
+    ranks: tuple[int, ...]
+    kind: Kind = "cp"
+    dtype: str = "float64"
+    fit_mean: bool = True
+    fit_biases: bool = True
+
+    @classmethod
+    def of(cls, modes: Sequence[Mode], ranks: Sequence[int], kind: Kind, **rest: Any) -> Shape:
+        """The same without labels."""
+        return cls(tuple(mode.unlabelled for mode in modes), tuple(map(int, ranks)), kind, **rest)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(mode.size for mode in self.modes)
+
+    @property
+    def order(self) -> int:
+        return len(self.modes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(mode.name for mode in self.modes)
+
+    @property
+    def core_size(self) -> int:
+        """Core entries that a fit may change."""
+        return int(np.prod(self.ranks)) if self.kind == "tucker" else 0
+
+    def zeros(self) -> Multilinear:
+        """The model with all parameters zero."""
+        if self.kind == "cp":
+            return CPModel.zeros(self.sizes, self.ranks[0], self.dtype)
+        return TuckerModel.zeros(self.sizes, self.ranks, self.dtype)
+
+    def with_rank(self, rank: int) -> Shape:
+        """The same with one rank in every mode; of a Tucker model no more than a mode has levels."""
+        most = self.sizes if self.kind == "tucker" else (0,) * self.order
+        return replace(self, ranks=tuple(min(rank, size) if size else rank for size in most))
+
+    def per_mode(self, setting: float | Mapping[str, float], what: str, rest: float) -> list[float]:
+        """A setting given as one number, or as a mapping from mode names (``rest`` elsewhere)."""
+        if not isinstance(setting, Mapping):
+            check_number(**{what: setting})
+            return [float(setting)] * self.order
+        unknown = set(setting) - set(self.names)
+        if unknown:
+            raise SettingError(
+                f"{what} names {sorted(unknown, key=str)}, but the modes are {', '.join(self.names)}"
+            )
+        check_number(**{f"{what} of {name}": number for name, number in setting.items()})
+        return [float(setting.get(name, rest)) for name in self.names]
+
+    def prior_means(self, given: Mapping[str, float] | None, most: float = MOST_SIZE) -> list[float]:
+        """What each mode's factor shrinks towards: one for a time mode, zero for the others.
+
+        A mode that shrinks to one drops out of the product, so that with little data a tensor with
+        times falls back to the tensor without them. ``most`` is how large they may be.
+        """
+        usual = {mode.name: 1.0 if mode.bin else 0.0 for mode in self.modes}
+        if given is not None:
+            check_kind(Mapping, "numbers by the names of modes", prior_mean=given)
+        means = self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)
+        check_number(-most, most, **{f"prior_mean[{m}]": mean for m, mean in enumerate(means)})
+        return means

@@ -1,0 +1,58 @@
+"""Plain data: the records that plans, queries, statistics and releases are made of.
+
+A record is a frozen dataclass or a named tuple whose fields are numbers, texts, flags, None, arrays,
+tuples and mappings of these, and other records. What is marked by :func:`record` can be sent
+(:mod:`sfumato.wire`) and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+_T = TypeVar("_T", bound=type)
+KINDS: dict[str, type] = {}  # by the name that they are sent under
+
+
+def record(kind: _T) -> _T:
+    """Mark a frozen dataclass or named tuple as plain data, known by its module and name."""
+    KINDS[name_of(kind)] = kind
+    return kind
+
+
+def name_of(kind: type) -> str:
+    """The name that records of a kind are sent under: where it lives, without the package's own name."""
+    return f"{kind.__module__.removeprefix('sfumato.')}.{kind.__qualname__}"
+
+
+def parts_of(plain: Any) -> dict[str, Any]:
+    """The fields of a record by name; those that a dataclass makes up itself are left out."""
+    if is_dataclass(plain):
+        return {field.name: getattr(plain, field.name) for field in fields(plain) if field.init}
+    named: dict[str, Any] = plain._asdict()
+    return named
+
+
+def is_record(plain: Any) -> bool:
+    return KINDS.get(name_of(type(plain))) is type(plain)
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two pieces of plain data are equal, arrays number by number and to the last bit."""
+    if first is second:
+        return True
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, np.ndarray):
+        alike = first.dtype == second.dtype and first.shape == second.shape
+        return bool(alike and (first.tobytes() == second.tobytes()))
+    if is_record(first):
+        return same(parts_of(first), parts_of(second))
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, tuple | list):
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(first == second) or (first != first and second != second)  # noqa: PLR0124

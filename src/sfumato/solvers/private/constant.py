@@ -1,0 +1,159 @@
+"""The best constant under privacy: what every other private fit begins with, and has to beat.
+
+Proof: ``proofs/biases.md``. For any order and all four units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+
+from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge
+from sfumato.privacy.mechanisms import Noisy
+from sfumato.privacy.units import UnitValues
+from sfumato.records import record
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.contributions import (
+    arrange,
+    cut,
+    entry_counts,
+    grid,
+    unit_counts,
+    unit_totals,
+)
+from sfumato.solvers.private.known import Known
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery
+from sfumato.types import Array
+
+_CONSTANT_ERROR = 0.03  # noise that the constant may have, over the spread of the values
+_LEAST_CONSTANT, _MOST_CONSTANT = 0.01, 0.9  # its share of the budget
+
+
+@record
+@dataclass(frozen=True)
+class ConstantQuery(SumQuery):
+    """Ask for the sum of values from the middle of the bounds, and the number of values.
+
+    A unit adds its mean and one; in part where it has few entries. Where positions are public, so are
+    the number and how often each level of each mode occurs.
+    """
+
+    known: Known
+
+    def clipped(self, site: Site) -> Clipped:
+        known, facts = self.known, self.known.facts
+        arranged, half, step = arrange(site, facts.unit_mode, facts.bounds), facts.half, grid(facts.half)
+        # Cut before they are averaged: means of values far from zero would be rounded by what all the
+        # others are. Clipped once more, since the middle and the differences are rounded there too.
+        centred = cut(np.clip(arranged.values - facts.middle, -half, half), step)
+        sums, counts = unit_totals(centred, arranged.starts)
+        total = cut(sums / np.maximum(counts, known.full_entries), step).sum()
+        parts = np.minimum(counts / known.full_entries, 1.0)  # of a whole unit that each counts
+        l1, l2 = change(known)
+        if facts.unit.hides_presence:
+            number = cut(parts * half, step).sum()
+            return Clipped(np.array([total, number]), l1, l2, step=step)
+        counted = (count(known, mode, site) for mode in range(len(facts.modes)))
+        public = np.array([parts.sum() * half]), *counted
+        return Clipped(np.array([total]), l1, l2, single=True, step=step, public=public)
+
+
+def count(known: Known, mode: int, site: Site) -> Array:
+    """How often each level of a mode occurs, as units are counted."""
+    facts = known.facts
+    arranged, size = arrange(site, facts.unit_mode, facts.bounds), facts.sizes[mode]
+    if facts.unit_mode is None:
+        return entry_counts(arranged.levels[mode], size)
+    return unit_counts(arranged.levels[mode], arranged.starts, size, known.ridge, known.norm)
+
+
+def change(known: Known) -> tuple[float, float]:
+    """How much neighbours change the constant's sums, in the L1 and in the L2 norm."""
+    unit, half = known.facts.unit, known.facts.half
+    if unit.hides_presence:
+        return 2 * half, sqrt(2) * half
+    changed = unit.max_entries / known.full_entries if isinstance(unit, UnitValues) else 1.0
+    bound = 2 * half * min(1.0, changed) + 2 * grid(half)  # both are cut to the grid
+    return bound, bound
+
+
+def constant_deviation(known: Known, share: float) -> float:
+    """Standard deviation of the noise in the sum that the constant is made of."""
+    return known.mechanism(share).deviation(change(known)[0 if known.pure else 1])
+
+
+def constant_from(known: Known, noisy: Noisy) -> float:
+    """The mean: the middle of the bounds where the noise drowns it."""
+    total, weight = [*noisy.values.tolist(), *noisy.public[0].tolist()] if noisy.public else noisy.values
+    half, number = known.facts.half, max(float(weight) / known.facts.half, 1.0)
+    signal = (number * half / 2) ** 2
+    offset = float(total) / number * signal / (signal + noisy.deviation**2)
+    return known.facts.middle + float(np.clip(offset, -half, half))
+
+
+def constant_share(known: Known) -> float:
+    """Of the budget: what keeps the constant's noise small beside the values' spread."""
+    facts = known.facts
+    bound = (2 if known.pure else sqrt(2)) * facts.half
+    worth = facts.expected_units * _CONSTANT_ERROR * facts.spread
+    error = known.mechanism(1.0).deviation(bound) / worth
+    return float(np.clip(error if known.pure else error**2, _LEAST_CONSTANT, _MOST_CONSTANT))
+
+
+@dataclass(frozen=True)
+class ConstantState:
+    known: Known
+    model: Multilinear
+
+
+@record
+@dataclass(frozen=True)
+class PrivateConstant(Silent):
+    """The best constant, in one draw.
+
+    Parameters
+    ----------
+    noise : noise multiplier, found from the budget.
+    pure : Laplace noise, for a budget without delta; else Gaussian.
+    """
+
+    noise: float = 1.0
+    pure: bool = False
+
+    name: ClassVar[str] = "private constant"
+    proof: ClassVar[str] = "proofs/biases.md"
+    proven: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def _known(self, facts: Facts) -> Known:
+        return Known(facts, self.noise, self.pure)
+
+    def check(self, facts: Facts) -> None:
+        self._known(facts).check()
+
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:
+        return (Charge("constant", self._known(facts).mechanism(1.0)),)
+
+    def rounds(self, facts: Facts) -> int:  # noqa: ARG002
+        return 1
+
+    def init(self, run: Run, facts: Facts) -> ConstantState:  # noqa: ARG002
+        self.check(facts)
+        return ConstantState(self._known(facts), facts.shape.zeros())
+
+    def ask(self, state: ConstantState) -> ConstantQuery:
+        return ConstantQuery(state.known)
+
+    def update(self, state: ConstantState, released: Noisy) -> tuple[ConstantState, Info]:
+        mean = constant_from(state.known, released)
+        return replace(state, model=state.model.with_mean(mean)), Info(1, noise=released.deviation)
+
+    def finish(self, state: ConstantState) -> Finished[Multilinear]:
+        """Owners are predicted the constant too: they have nothing to solve."""
+        return Finished(state.model)
