@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from sfumato.estimators.power import PowerMethod
     from sfumato.estimators.search import PrivateSearch
     from sfumato.fit.model_order import choose_rank
+    from sfumato.fit.request import Privacy
     from sfumato.models.components import Matching, match_components
     from sfumato.models.multilinear import CPModel, TuckerModel
     from sfumato.privacy.account import read_ledger
     from sfumato.privacy.budgets import ZCDP, Budget
     from sfumato.privacy.guarantee import Guarantee
     from sfumato.privacy.ledger import BudgetError, Ledger
-    from sfumato.privacy.settings import Privacy
     from sfumato.privacy.units import Entry, Public, Sample, TensorEntry, Unit, UnitValues, Value
     from sfumato.solvers import (
         ALS,
@@ -192,7 +192,7 @@ _HOMES = {
     "sfumato.privacy.budgets": ("ZCDP", "Budget"),
     "sfumato.privacy.guarantee": ("Guarantee",),
     "sfumato.privacy.ledger": ("BudgetError", "Ledger"),
-    "sfumato.privacy.settings": ("Privacy",),
+    "sfumato.fit.request": ("Privacy",),
     "sfumato.privacy.units": ("Entry", "Public", "Sample", "TensorEntry", "Unit", "UnitValues", "Value"),
     "sfumato.solvers": (
         "ALS",

@@ -15,12 +15,12 @@ from sfumato.errors import SettingError
 from sfumato.estimators.completion import TensorEstimator, admitted
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.budgets import Budget, rounded_up
 from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.events import GaussianEvent, flattened
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import PrivacyUnit, parse_unit
 from sfumato.solvers import InputPerturbation, PrivateOutput
 

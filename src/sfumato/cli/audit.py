@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sfumato.data.tensor import Mode, SparseTensor
     from sfumato.estimators.completion import TensorEstimator
-    from sfumato.privacy.settings import Privacy
+    from sfumato.fit.request import Privacy
 
 _USUAL_SHAPE = (30, 30)
 _USUAL_NAMES = ("user", "item")

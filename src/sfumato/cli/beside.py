@@ -22,7 +22,7 @@ from sfumato.solvers import PrivateBiases, PrivateConstant
 
 if TYPE_CHECKING:
     from sfumato.data.tensor import SparseTensor
-    from sfumato.privacy.settings import Privacy
+    from sfumato.fit.request import Privacy
 
 FOR_YOUR_EYES = (
     "These errors are for you alone: no guarantee covers them. The other private fits are within the "

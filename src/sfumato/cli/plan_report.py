@@ -17,9 +17,9 @@ from sfumato.fit.admit import with_labels_of
 from sfumato.fit.methods import choose
 from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.clipping import check_range
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import Public, Unit
 
 if TYPE_CHECKING:

@@ -54,13 +54,13 @@ from sfumato.fit.methods import (
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
+from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.parallel import available_threads
 from sfumato.metrics import rmse
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import PrivacyUnit, parse_unit
 from sfumato.sites.memory import Site
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting

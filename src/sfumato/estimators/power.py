@@ -37,6 +37,7 @@ from sfumato.fit.power import (
     private_from_stream,
     private_from_tensor,
 )
+from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.parallel import available_threads
 from sfumato.models.components import Components
 from sfumato.privacy.budgets import Budget
@@ -45,7 +46,6 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import Sample, TensorEntry
 from sfumato.solvers.power.iteration import (
     PowerSettings,

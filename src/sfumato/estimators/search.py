@@ -16,11 +16,11 @@ from sfumato.estimators.completion import TensorEstimator, admitted, as_tensor
 from sfumato.estimators.parameters import Parametrised
 from sfumato.fit.methods import open_ledger
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.fit.search import SearchPlan, carry_out_search, make_search
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of, without_warnings
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.privacy.settings import Privacy
 from sfumato.surface import setting
 
 _RUNS_EACH = 2  # expected runs of each candidate: one of them is left out with a chance of e^-2
