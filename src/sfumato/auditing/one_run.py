@@ -28,7 +28,7 @@ from sfumato.auditing.verdict import ACCENT, FAINT, INK, Outcome, Promise
 from sfumato.auditing.views import View
 from sfumato.checks import check_count
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.estimators.completion import TensorEstimator
+from sfumato.estimators.base import TensorEstimator
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.request import Privacy
 from sfumato.processes import each_done

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sfumato.data.tensor import Mode, SparseTensor
-    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.base import TensorEstimator
     from sfumato.fit.request import Privacy
 
 _USUAL_SHAPE = (30, 30)

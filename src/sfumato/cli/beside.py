@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfumato.errors import SfumatoError
-from sfumato.estimators.completion import Biases, TensorEstimator
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.completion import Biases
 from sfumato.privacy.caveats import without_warnings
 from sfumato.report import FitProgress, Result, rmse
 from sfumato.solvers import PrivateBiases, PrivateConstant

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sfumato.data.tensor import Mode, SparseTensor
-    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.search import PrivateSearch
     from sfumato.fit.request import Privacy
     from sfumato.report import Result

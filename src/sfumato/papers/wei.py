@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from sfumato.estimators.completion import Biases, TensorEstimator
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.completion import Biases
 from sfumato.fit.methods import choose
 from sfumato.fit.private import PrivatePlan, carry_out_private
 from sfumato.fit.request import Privacy
