@@ -13,7 +13,7 @@ from sfumato import report
 from sfumato.data import synthetic
 from sfumato.data.tensor import SparseTensor
 from sfumato.estimators.completion import CP, Biases
-from sfumato.privacy.settings import Privacy
+from sfumato.fit.request import Privacy
 from sfumato.privacy.units import Public
 
 NOT_PRIVATE = "not private: the model and its predictions can give away single entries"

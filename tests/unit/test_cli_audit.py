@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sfumato.cli import app
-from sfumato.estimators.completion import TensorEstimator
+from sfumato.estimators.base import TensorEstimator
 
 PROMISE = ["--shape", "6", "5", "5", "--unit", "value", "--rank", "1", "--processes", "1"]
 PROVEN = ["--epsilon", "4", "--method", "gradient", "--noise", "residual", *PROMISE]

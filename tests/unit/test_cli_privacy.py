@@ -14,7 +14,7 @@ import sfumato as sf
 from sfumato import cli
 from sfumato.cli import beside, options
 from sfumato.estimators.completion import Biases
-from sfumato.privacy import settings
+from sfumato.fit import request
 from sfumato.report import Result
 
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5", "--rank", "2"]
@@ -55,8 +55,8 @@ def error_of(*args):
 
 
 def test_choices_are_those_of_the_library():
-    assert tuple(name.value for name in options.MethodName) == get_args(settings.Method)
-    assert tuple(name.value for name in options.Analysis) == get_args(settings.Analysis)
+    assert tuple(name.value for name in options.MethodName) == get_args(request.Method)
+    assert tuple(name.value for name in options.Analysis) == get_args(request.Analysis)
 
 
 def test_a_private_fit_writes_a_release_and_the_owners_rows(private):

@@ -1,6 +1,9 @@
 """The demonstration runs, and shows what privacy costs."""
 
 import io
+import re
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,10 +45,14 @@ def test_demo_leaves_a_picture_and_a_model(finished):
     assert 1 <= model.predict(user="u001", item="i001", day="1998-04-01") <= 5
 
 
-def test_names_of_the_package_are_loaded_when_used():
-    assert set(sf.__all__) == {name for names in sf._HOMES.values() for name in names}
-    for name in sf.__all__:
-        assert getattr(sf, name) is not None
+def test_names_of_the_package_are_those_of_its_stub_and_loaded_when_used():
+    stub = Path(sf.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    listed = re.findall(r"^from ([\w.]+) import (\w+) as (\w+)$", stub, re.MULTILINE)
+    assert len(listed) == stub.count("import ")  # all are of the form that type checkers take for public
+    assert sf.__all__ == [name for _, name, public in listed if name == public]
+    assert len(set(sf.__all__)) == len(listed)
+    for home, name, _ in listed:
         assert name in dir(sf)
+        assert getattr(sf, name) is getattr(import_module(home), name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sf.nothing  # noqa: B018

@@ -179,7 +179,7 @@ def test_entries_and_cells_do_not_add_up_in_a_ledger(tmp_path):
 
 def test_sparse_tensors_beyond_what_is_proven_are_refused(monkeypatch, tmp_path):
     """Before anything is charged."""
-    monkeypatch.setattr("sfumato.estimators.power.MOST_ENTRIES", 63)
+    monkeypatch.setattr("sfumato.estimators.power_tensors.MOST_ENTRIES", 63)
     ledger = tmp_path / "ledger"
     for symmetric in (True, False):
         method = sf.PowerMethod(

@@ -19,7 +19,7 @@ from sfumato.auditing.trials import Runs, Trial, carry_out
 from sfumato.auditing.verdict import Audit, Finding
 from sfumato.checks import as_names, check_count, check_kind, given
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.estimators.completion import TensorEstimator
+from sfumato.estimators.base import TensorEstimator
 from sfumato.fit.private import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.types import Array

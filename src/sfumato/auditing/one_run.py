@@ -28,9 +28,9 @@ from sfumato.auditing.verdict import ACCENT, FAINT, INK, Outcome, Promise
 from sfumato.auditing.views import View
 from sfumato.checks import check_count
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.estimators.completion import TensorEstimator
+from sfumato.estimators.base import TensorEstimator
 from sfumato.fit.admit import with_labels_of
-from sfumato.privacy.settings import Privacy
+from sfumato.fit.request import Privacy
 from sfumato.processes import each_done
 from sfumato.solvers.protocol import DivergedError
 from sfumato.types import Array

@@ -12,15 +12,15 @@ from sfumato.auditing.verdict import Promise
 from sfumato.checks import check_count, check_flag, check_seed, check_share, given, wrong
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
-from sfumato.estimators.completion import TensorEstimator, admitted
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.intake import admitted
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.budgets import Budget, rounded_up
-from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.events import GaussianEvent, flattened
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import PrivacyUnit, parse_unit
 from sfumato.solvers import InputPerturbation, PrivateOutput
 
@@ -63,9 +63,9 @@ class Subject:
         """The same for a privacy and data that are ready."""
         entries = None if unit_of(tensor, privacy).hides_presence else tensor.n_entries
         ready = _with_privacy(estimator, privacy)
-        with without_warnings():  # nothing is released
-            plan = ready.plan(tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries)
-        assert isinstance(plan, PrivatePlan)
+        plan = ready._private_plan(
+            privacy, tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries
+        )
         if not whole_fits and _shortened(plan.solver) is not plan.solver:
             ready = _with_privacy(estimator, replace(privacy, method=_shortened(plan.solver)))
         return cls(ready, tensor, plan)

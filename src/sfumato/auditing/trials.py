@@ -26,9 +26,9 @@ from sfumato.auditing.views import observed
 from sfumato.data.io.write import replacing
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
-from sfumato.estimators.completion import TensorEstimator
+from sfumato.estimators.base import TensorEstimator
+from sfumato.fit.request import Privacy
 from sfumato.privacy.caveats import without_warnings
-from sfumato.privacy.settings import Privacy
 from sfumato.processes import each_done
 from sfumato.solvers.protocol import DivergedError
 from sfumato.types import Array

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sfumato.data.tensor import Mode, SparseTensor
-    from sfumato.estimators.completion import TensorEstimator
-    from sfumato.privacy.settings import Privacy
+    from sfumato.estimators.base import TensorEstimator
+    from sfumato.fit.request import Privacy
 
 _USUAL_SHAPE = (30, 30)
 _USUAL_NAMES = ("user", "item")

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfumato.errors import SfumatoError
-from sfumato.estimators.completion import Biases, TensorEstimator
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.completion import Biases
 from sfumato.privacy.caveats import without_warnings
 from sfumato.report import FitProgress, Result, rmse
 from sfumato.solvers import PrivateBiases, PrivateConstant
 
 if TYPE_CHECKING:
     from sfumato.data.tensor import SparseTensor
-    from sfumato.privacy.settings import Privacy
+    from sfumato.fit.request import Privacy
 
 FOR_YOUR_EYES = (
     "These errors are for you alone: no guarantee covers them. The other private fits are within the "

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sfumato.data.tensor import Mode, SparseTensor
-    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.search import PrivateSearch
-    from sfumato.privacy.settings import Privacy
+    from sfumato.fit.request import Privacy
     from sfumato.report import Result
 
 DEFAULT_TUCKER_RANK = 4

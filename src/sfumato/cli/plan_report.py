@@ -17,9 +17,10 @@ from sfumato.fit.admit import with_labels_of
 from sfumato.fit.methods import choose
 from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.privacy.budgets import Budget
+from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.clipping import check_range
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import Public, Unit
 
 if TYPE_CHECKING:
@@ -111,9 +112,8 @@ class PlanOrder:
             local=None if self.local == "none" else self.local,
             public=with_labels_of(modes, public),
         )
-        estimator = CP(self.rank, privacy=privacy)
-        plan = estimator.plan(modes, bounds=self.range, entries=self.entries)
-        assert isinstance(plan, PrivatePlan)
+        plan = CP(self.rank)._private_plan(privacy, modes, bounds=self.range, entries=self.entries)
+        warn_of(plan.caveats)
         return plan
 
 

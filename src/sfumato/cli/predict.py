@@ -16,7 +16,7 @@ from sfumato.cli.common import refuse_model
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
-    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.coupled import Coupled
 
 
@@ -137,8 +137,8 @@ def predict(
     """
     from sfumato.data.io.read import read_table, with_dates
     from sfumato.data.io.write import write_added
-    from sfumato.estimators.completion import load
     from sfumato.estimators.coupled import Coupled
+    from sfumato.estimators.loading import load
 
     estimator = load(folder)
     _check_options(estimator, folder, own_entries, of_tables, unseen)
@@ -163,7 +163,7 @@ def _check_options(
     estimator: Any, folder: Path, own_entries: OwnEntries, of_tables: OfTables, unseen: Unseen
 ) -> None:
     """Refuse options that the kind of model has no use for."""
-    from sfumato.estimators.completion import TensorEstimator
+    from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.coupled import Coupled
 
     if isinstance(estimator, TensorEstimator):

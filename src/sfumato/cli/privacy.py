@@ -14,7 +14,7 @@ from sfumato.cli.options import Analysis, MethodName
 from sfumato.errors import DataError, SettingError
 
 if TYPE_CHECKING:
-    from sfumato.privacy.settings import Privacy
+    from sfumato.fit.request import Privacy
 
 _MOST_LABELS = 10_000_000  # in a range
 
@@ -51,8 +51,8 @@ class Promise:
 
     def settings(self, bounds: tuple[float, float] | None, release: Release) -> Privacy | None:
         """The privacy asked for; whatever is wrong with it is said before the file is read."""
+        from sfumato.fit.request import Privacy
         from sfumato.privacy.budgets import Budget
-        from sfumato.privacy.settings import Privacy
         from sfumato.privacy.units import Public
 
         if self.epsilon is None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import sqrt
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from sfumato.checks import (
-    as_numbers,
     check_count,
     check_flag,
     check_kind,
@@ -26,6 +24,16 @@ from sfumato.data.samples import Samples, open_samples
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.estimators.parameters import Parametrised
+from sfumato.estimators.power_plans import entry_unit, stream_plan, tensor_plan
+from sfumato.estimators.power_streams import (
+    OpenStream,
+    PrivateStream,
+    check_blocks,
+    check_rereadable,
+    ended_early,
+    samples_each,
+)
+from sfumato.estimators.power_tensors import as_array, check_values, open_source, private_source
 from sfumato.fit.methods import open_ledger
 from sfumato.fit.plan import Progress
 from sfumato.fit.power import (
@@ -37,36 +45,20 @@ from sfumato.fit.power import (
     private_from_stream,
     private_from_tensor,
 )
+from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.parallel import available_threads
 from sfumato.models.components import Components
-from sfumato.privacy.budgets import Budget
-from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.mechanisms import Noisy
-from sfumato.privacy.settings import Privacy
-from sfumato.privacy.units import Sample, TensorEntry
 from sfumato.solvers.power.iteration import (
     PowerSettings,
     PowerState,
-    Query,
-    Whitening,
     components,
     usual_iterations,
     usual_restarts,
     weight_deviations,
 )
-from sfumato.solvers.power.moments import Moment, SumInDoubles, make_moment
-from sfumato.solvers.power.sensitivity import STEPS, InDoubles, step_of
-from sfumato.solvers.power.tensors import (
-    MOST_ENTRIES,
-    DenseBlocks,
-    DenseSymmetric,
-    Sparse,
-    TensorSource,
-)
-from sfumato.solvers.power.whitening import whiten_dense, whiten_sparse
+from sfumato.solvers.power.moments import Moment, make_moment
 from sfumato.store import StoredComponents, load_components, save_components
 from sfumato.store.reading import damage
 from sfumato.typed import fits, made_of
@@ -76,9 +68,7 @@ _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
 _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
 _PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
-_SEVERAL = 16  # times the public number of samples is how many the proof allows for
 _NOT_SAVED = ("privacy", "progress", "threads")
-_WHITENED_NORM = 2.0  # in units of a whitened sample's usual length, the root of its dimensions
 
 
 class PowerMethod(Parametrised):
@@ -171,7 +161,7 @@ class PowerMethod(Parametrised):
         begin = time.perf_counter()
         check_flag(symmetric=self.symmetric)
         check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
-        tensor = X if isinstance(X, SparseTensor) else _as_array(X)
+        tensor = X if isinstance(X, SparseTensor) else as_array(X)
         if len(tensor.shape) < 3:
             raise DataError(
                 f"a tensor has three modes or more, got {len(tensor.shape)}: rows of samples go to "
@@ -188,115 +178,36 @@ class PowerMethod(Parametrised):
         return self
 
     def _fit_openly(self, tensor: Array | SparseTensor) -> None:
-        _check_values(tensor.values if isinstance(tensor, SparseTensor) else tensor)
+        check_values(tensor)
         settings = self._tensor_settings(tensor.shape)
         if self.symmetric:
             symmetric.check_symmetric(tensor)
-        source, whitening = self._source(tensor, settings)
+        source, whitening = open_source(tensor, settings, self.whiten, self._threads)
         if whitening is not None:
             settings = replace(settings, sizes=source.sizes)
         state = carry_out_power(settings, int(self.seed), from_tensor(source), self.progress, whitening)
         self._keep(state, None)
 
-    def _source(
-        self, tensor: Array | SparseTensor, settings: PowerSettings
-    ) -> tuple[TensorSource, Whitening | None]:
-        given = self._given_moment(settings)
-        if not isinstance(tensor, SparseTensor):
-            if given is False:
-                return (DenseSymmetric if self.symmetric else DenseBlocks)(tensor), None
-            whitened = whiten_dense(tensor, self.n_components, given)
-        else:
-            coordinates, values = symmetric.merged(tensor)
-            if given is False:
-                return self._sparse(coordinates, values, tensor.shape), None
-            whitened = whiten_sparse(coordinates, values, tensor.shape, self.n_components, given)
-        return DenseSymmetric(whitened.tensor), whitened.whitening
-
-    def _sparse(self, coordinates: Any, values: Array, shape: Sequence[int]) -> Sparse:
-        threads = self.threads or available_threads()
-        return Sparse(coordinates, values, shape, symmetric=self.symmetric, threads=threads)
-
-    def _given_moment(self, settings: PowerSettings) -> Any:
-        """The matrix to whiten by; None for one that has to be found, False for no whitening."""
-        if isinstance(self.whiten, bool | np.bool_):
-            if self.whiten and not self.symmetric:
-                raise SettingError(
-                    "whitening is for symmetric tensors: symmetrise it, or leave whiten out"
-                )
-            return None if self.whiten else False
-        moment = as_numbers("whiten", self.whiten)
-        if moment.shape != (settings.sizes[0],) * 2 or not self.symmetric:
-            raise SettingError(
-                f"whiten is True, False, or for a symmetric tensor a matrix with {settings.sizes[0]} "
-                f"rows and columns; got an array of shape {moment.shape}"
-            )
-        if not np.isfinite(moment).all() or not np.allclose(moment, moment.T, rtol=1e-8):
-            raise SettingError("the matrix to whiten by is symmetric and without NaN or infinity")
-        return moment
+    @property
+    def _threads(self) -> int:
+        return int(self.threads or available_threads())
 
     def _tensor_settings(self, shape: Sequence[int]) -> PowerSettings:
         sizes = tuple(shape[:1]) if self.symmetric else tuple(shape)
         return self._settings(sizes, len(shape), noisy=self.privacy is not None)
 
     def _fit_privately(self, tensor: Array | SparseTensor, privacy: Privacy) -> None:
-        unit = self._entry_unit(privacy)
-        plan = self._tensor_plan(tensor, unit, privacy)
-        ledger = open_ledger(privacy, unit)
-        source = self._private_source(tensor, unit)
-        entropy = Entropy(privacy.seed)
-        state = private_from_tensor(plan, source, int(self.seed), ledger, entropy, self.progress)
-        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
-
-    def _private_source(self, tensor: Array | SparseTensor, unit: TensorEntry) -> TensorSource:
-        """Values in whole steps, cut at a public number; whatever they are, nothing is said of them."""
-        step, most = step_of(unit), unit.most * STEPS
-        if not isinstance(tensor, SparseTensor):
-            array = symmetric.mirrored_array(tensor) if self.symmetric else tensor
-            kept = symmetric.whole_steps(array, step, most) * step
-            return (DenseSymmetric if self.symmetric else DenseBlocks)(kept)
-        _check_entries(tensor.n_entries)
-        steps = symmetric.whole_steps(tensor.values, step, most)
-        coordinates, summed = symmetric.merge(tensor.coordinates, steps)
-        values = np.clip(summed, -most, most) * step
-        if self.symmetric:
-            coordinates, values = symmetric.mirrored_cells(coordinates, values, tensor.shape)
-            _check_entries(len(values))
-        return self._sparse(coordinates, values, tensor.shape)
-
-    def _entry_unit(self, privacy: Privacy) -> TensorEntry:
-        """What is protected: what changes with an entry depends on whether the tensor is symmetric."""
-        if not isinstance(privacy.unit, TensorEntry):
-            raise SettingError(
-                "a private decomposition of a tensor protects one entry of it: "
-                "unit=sfumato.TensorEntry(change=...), by how much it may change"
-            )
-        return replace(privacy.unit, symmetric=bool(self.symmetric))
-
-    def _tensor_plan(
-        self, tensor: Array | SparseTensor, unit: TensorEntry, privacy: Privacy
-    ) -> PrivatePowerPlan:
+        unit = entry_unit(privacy, symmetric=bool(self.symmetric))
         if not isinstance(self.whiten, bool | np.bool_) or self.whiten:
             raise SettingError(
                 "a private decomposition of a tensor has no whitening; one of a stream of samples has"
             )
-        settings = self._tensor_settings(tensor.shape)
-        printed = _is_printed(privacy)
-        if printed:
-            settings = replace(settings, average=False)
-            if not self.symmetric:
-                raise SettingError('analysis="paper" is for symmetric tensors')
-        plan = PrivatePowerPlan(
-            settings,
-            unit,
-            privacy.budget,
-            InDoubles.of(unit, tensor.shape, sparse=isinstance(tensor, SparseTensor)),
-            "entry",
-            printed=printed,
-            assumptions=("the shape of the tensor is public",),
-        )
-        warn_of(plan.caveats)
-        return plan.calibrated()
+        plan = tensor_plan(self._tensor_settings(tensor.shape), unit, privacy, tensor)
+        ledger = open_ledger(privacy, unit)
+        source = private_source(tensor, unit, self._threads)
+        entropy = Entropy(privacy.seed)
+        state = private_from_tensor(plan, source, int(self.seed), ledger, entropy, self.progress)
+        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
     # -- a stream ---------------------------------------------------------------------------------
 
@@ -321,7 +232,7 @@ class PowerMethod(Parametrised):
         if self.privacy is not None:
             self._stream_privately(samples, settings, self.privacy, reuse)
         elif reuse:
-            self._check_rereadable(samples, settings)
+            check_rereadable(samples, settings)
             moment = make_moment(self.moment, settings.order)
             answer = from_stream(samples.batches, moment)
             state = carry_out_power(settings, int(self.seed), answer, self.progress)
@@ -380,48 +291,27 @@ class PowerMethod(Parametrised):
             settings, subspace=(_NOISY_SUBSPACE if noisy else _SUBSPACE) if self.whiten else 0
         )
 
-    def _check_rereadable(self, samples: Samples, settings: PowerSettings) -> None:
-        if not samples.rereadable:
-            raise SettingError(
-                f"an iterator can be read once, and {settings.rounds} questions are put to the whole "
-                "stream: give an array, a file, a list or a function that returns an iterator, or let "
-                "each question have samples of its own (reuse=False)"
-            )
-
     def _read_once(self, samples: Samples, settings: PowerSettings) -> None:
         self._begin_online(samples.size, samples.count)
         online = self.online_.machine
         online.add(samples.batches())
         if not online.done:
-            each = f"{self._samples(settings, samples.count):,} samples, and there were "
-            raise DataError(_ended_early(settings, online.state, f"{each}{online.samples_seen:,}"))
+            each = samples_each(self.samples, settings, samples.count)
+            seen = f"{each:,} samples, and there were {online.samples_seen:,}"
+            raise ended_early(settings, online.state, seen)
         self._keep(online.state, None)
         self.n_samples_seen_ = online.samples_seen
 
-    def _samples(self, settings: PowerSettings, count: int | None) -> int:
-        """Samples that answer a question: those given, or an equal share of what is there."""
-        if self.samples is not None:
-            check_count(samples=self.samples)
-            return int(self.samples)
-        if count is None:
-            raise SettingError("say how many samples answer each question: samples=...")
-        if count < settings.rounds:
-            raise DataError(
-                f"{count} samples cannot answer {settings.rounds} questions one after the other: reuse "
-                "them (reuse=True), or look for fewer components with fewer iterations"
-            )
-        return count // settings.rounds
-
     def _begin_online(self, size: int, count: int | None = None) -> None:
         settings = self._stream_settings(size, fresh=True)
-        self.online_: Any
+        self.online_: OpenStream | PrivateStream
         if self.privacy is not None:
             self.online_ = self._private_online(settings, self.privacy)
         else:
             moment = make_moment(self.moment, settings.order)
-            each = self._samples(settings, count)
+            each = samples_each(self.samples, settings, count)
             machine = Online(settings, int(self.seed), moment, each, self.progress)
-            self.online_ = _Open(size, machine)
+            self.online_ = OpenStream(size, machine)
 
     # -- a stream, privately ----------------------------------------------------------------------
 
@@ -431,7 +321,7 @@ class PowerMethod(Parametrised):
         if not reuse:
             self._read_blocks(samples, settings, privacy)
             return
-        self._check_rereadable(samples, settings)
+        check_rereadable(samples, settings)
         plan, moment = self._stream_plan(settings, privacy, reuse=True)
         ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
         state = private_from_stream(
@@ -440,69 +330,24 @@ class PowerMethod(Parametrised):
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
     def _read_blocks(self, samples: Samples, settings: PowerSettings, privacy: Privacy) -> None:
-        if not samples.given_blocks:
-            raise SettingError(
-                "with privacy each question needs a block of samples that was cut beforehand, by time "
-                "or at random: give a list or an iterator of arrays, or reuse the whole stream "
-                "(reuse=True)"
-            )
+        check_blocks(samples)
         online = self._private_online(settings, privacy)
-        for block in samples.blocks():
-            if online.machine.done:
-                break
-            online.add_block(block)
-        if not online.machine.done:
-            raise DataError(_ended_early(settings, online.machine.state, "a block"))
+        online.read(samples, settings)
         # Not before: blocks of a stream that failed, given again, would answer later questions too.
         self.online_ = online
-        self._keep(self.online_.machine.state, self.online_.guarantee)
+        self._keep(online.machine.state, online.guarantee)
 
-    def _private_online(self, settings: PowerSettings, privacy: Privacy) -> _Private:
+    def _private_online(self, settings: PowerSettings, privacy: Privacy) -> PrivateStream:
         plan, moment = self._stream_plan(settings, privacy, reuse=False)
         ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
         machine = Online(settings, int(self.seed), moment, None, self.progress)
-        return _Private.begin(plan, machine, ledger, entropy)
+        return PrivateStream.begin(plan, machine, ledger, entropy)
 
     def _stream_plan(
         self, settings: PowerSettings, privacy: Privacy, *, reuse: bool
     ) -> tuple[PrivatePowerPlan, Moment]:
-        unit = privacy.unit
-        if not isinstance(unit, Sample):
-            raise SettingError(
-                "a private decomposition of a stream protects one sample of it: "
-                "unit=sfumato.Sample(norm=...), how long a sample may be"
-            )
-        if _is_printed(privacy):
-            raise SettingError('the paper has no private stream: analysis="paper" is for tensors')
         count = privacy.public.entries if reuse else self.samples
-        if count is None:
-            how = "public=sfumato.Public(entries=...)" if reuse else "samples=..., in a block"
-            raise SettingError(f"say about how many samples there are, which is then public: {how}")
-        check_count(samples=count)
-        moment = make_moment(self.moment, settings.order, unit.norm, private=True)
-        if unit.norm is not None:
-            moment = replace(moment, whitened_norm=_WHITENED_NORM * sqrt(self.n_components))
-        what = moment.unit()
-        assumed = [f"the number of features, {settings.sizes[0]:,}, is public"]
-        where = "" if reuse else " in a block"
-        assumed.append(f"that there are about {count:,} {what}s{where} is public")
-        assumed.append(f"there are at most {_SEVERAL * int(count):,} {what}s{where}")
-        if not reuse:
-            assumed.append(
-                f"a {what} is in one block only, and in which one does not depend on the other {what}s"
-            )
-        plan = PrivatePowerPlan(
-            settings,
-            unit,
-            privacy.budget,
-            SumInDoubles(moment, _SEVERAL * int(count)),
-            what,
-            count,
-            in_blocks=not reuse,
-            assumptions=tuple(assumed),
-        )
-        warn_of(plan.caveats)
-        return plan.calibrated(), moment
+        return stream_plan(settings, privacy, self.moment, count, reuse=reuse)
 
     # -- what both share --------------------------------------------------------------------------
 
@@ -622,99 +467,3 @@ class PowerMethod(Parametrised):
         method.weights_, method.factors_ = found.weights, found.factors
         method.weight_deviations_ = np.array(deviations, np.float64)
         return method
-
-
-class _Open(NamedTuple):
-    """A stream that goes by, without privacy."""
-
-    size: int
-    machine: Online
-    guarantee: None = None
-
-    def add(self, samples: Samples) -> None:
-        self.machine.add(samples.batches())
-
-
-class _Private(NamedTuple):
-    """A stream that goes by in blocks; all of its noise was charged when it began."""
-
-    size: int
-    machine: Online
-    guarantee: Guarantee
-    plan: PrivatePowerPlan
-    noise: Entropy
-
-    @classmethod
-    def begin(
-        cls, plan: PrivatePowerPlan, machine: Online, ledger: Ledger, entropy: Entropy
-    ) -> _Private:
-        with ledger.reserve(plan.charges, entropy) as reservation:
-            noise = reservation.ask(lambda draw: draw.source())
-        guarantee = plan.guarantee(ledger, seeded=not entropy.exact)
-        return cls(plan.settings.sizes[0], machine, guarantee, plan, noise)
-
-    def __deepcopy__(self, memo: Any) -> _Private:
-        if self.machine.done:
-            return self  # nothing will be drawn any more
-        raise SettingError(
-            "a private stream that is under way cannot be copied: two copies that read the same block "
-            "would draw noise twice for one charge. Copy it when finished_ is True"
-        )
-
-    def add(self, samples: Samples) -> None:
-        self.add_block(samples.batches())
-
-    def add_block(self, block: Any) -> None:
-        self.machine.add_block(block, self._release)
-
-    def _release(self, query: Query, total: Array) -> Noisy:
-        mechanism = self.plan.mechanism(query.kind)
-        return self.plan.released(query, total, lambda clipped: mechanism.release(clipped, self.noise))
-
-
-def _ended_early(settings: PowerSettings, state: PowerState, each: str) -> str:
-    return (
-        f"the stream ended after {state.answered} of {settings.rounds} questions were answered: each "
-        f"takes {each}. Give a longer stream, look for fewer components with fewer iterations, or reuse "
-        "the samples (reuse=True)"
-    )
-
-
-def _is_printed(privacy: Privacy) -> bool:
-    if privacy.method != "auto" or privacy.noise != "auto":
-        raise SettingError("the power method has no other private methods or noise: leave them out")
-    if not isinstance(privacy.budget, Budget) and privacy.analysis == "paper":
-        raise SettingError('analysis="paper" has a budget of epsilon and delta, not rho')
-    if privacy.analysis == "paper" and not privacy.delta:
-        raise SettingError('analysis="paper" needs a delta above zero, such as 1e-6')
-    return privacy.analysis == "paper"
-
-
-def _as_array(X: Any) -> Array:
-    if isinstance(X, np.ma.MaskedArray):
-        raise DataError("the tensor is masked: put numbers in place of what is masked with filled()")
-    if isinstance(X, str | PathLike):
-        raise DataError(
-            "fit takes an array or a sfumato.SparseTensor: "
-            f"read {X} first, with numpy.load or sfumato.read"
-        )
-    array = np.asarray(X)
-    if array.dtype.kind not in "iufb":
-        raise DataError(f"a tensor holds numbers, got {array.dtype}")
-    return np.ascontiguousarray(array, np.float64)
-
-
-def _check_entries(entries: int) -> None:
-    """Beyond it sums are rounded more than the proof allows for (proofs/power.md)."""
-    if entries > MOST_ENTRIES:
-        raise DataError(
-            f"a private decomposition takes sparse tensors of up to {MOST_ENTRIES:,} entries, all "
-            "permutations of a symmetric one included"
-        )
-
-
-def _check_values(values: Array) -> None:
-    if not np.isfinite(values).all():
-        raise DataError("the tensor holds NaN or infinity: fill such entries in, or complete it first")
-    if not values.any():
-        raise DataError("the tensor is zero everywhere: it has no components")

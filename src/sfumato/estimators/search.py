@@ -12,15 +12,16 @@ from typing import Any, Self
 from sfumato.checks import check_count, check_share, given
 from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, SettingError
-from sfumato.estimators.completion import TensorEstimator, admitted, as_tensor
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.intake import admitted, as_tensor
 from sfumato.estimators.parameters import Parametrised
 from sfumato.fit.methods import open_ledger
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.fit.search import SearchPlan, carry_out_search, make_search
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.caveats import warn_of, without_warnings
+from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.privacy.settings import Privacy
 from sfumato.surface import setting
 
 _RUNS_EACH = 2  # expected runs of each candidate: one of them is left out with a chance of e^-2
@@ -79,13 +80,12 @@ class PrivateSearch(Parametrised):
         budget = self._checked_budget()
 
         def plans_within(run: Budget) -> list[PrivatePlan]:
-            plans = []
-            with without_warnings():  # the search has its own
-                for number in range(len(self.estimators)):
-                    plan = self._candidate(number, run).plan(modes, bounds=bounds, entries=entries)
-                    assert isinstance(plan, PrivatePlan)
-                    plans.append(plan)
-            return plans
+            return [
+                candidate._private_plan(
+                    self._privacy_of_run(candidate, run), modes, bounds=bounds, entries=entries
+                )
+                for candidate in self.estimators
+            ]
 
         repetitions = self.repetitions
         if repetitions is None:
@@ -94,20 +94,16 @@ class PrivateSearch(Parametrised):
         warn_of(search.caveats)
         return search
 
-    def _candidate(self, number: int, budget: Budget | None = None) -> TensorEstimator:
-        """A fresh copy of a candidate, with the search's privacy or with one run's budget."""
-        given = self.estimators[number]
-        privacy = self._privacy_of(given)
-        if budget is not None:
-            privacy = replace(
-                privacy, epsilon=budget.epsilon, delta=budget.delta, ledger=None, limit=None
-            )
-        made: TensorEstimator = type(given)(**{**given.get_params(), "privacy": privacy})
-        return made
-
     def _privacy_of(self, estimator: TensorEstimator) -> Privacy:
         own = estimator.privacy
         return self.privacy if own is None else replace(self.privacy, method=own.method, noise=own.noise)
+
+    def _privacy_of_run(self, estimator: TensorEstimator, budget: Budget) -> Privacy:
+        """The same with one run's budget, which the search's own charge pays for."""
+        epsilon, delta = budget.epsilon, budget.delta
+        return replace(
+            self._privacy_of(estimator), epsilon=epsilon, delta=delta, ledger=None, limit=None
+        )
 
     def _checked_budget(self) -> Budget:
         if not isinstance(self.privacy, Privacy):
@@ -151,12 +147,18 @@ class PrivateSearch(Parametrised):
         plan = self.plan(tensor.modes, bounds=tensor.bounds, entries=entries)
         ledger = open_ledger(privacy, unit)
         found = carry_out_search(plan, tensor, ledger, entropy, [c.progress for c in self.estimators])
-        best = self._candidate(found.best)
+        best = self._copy(self.estimators[found.best])
         promised = plan.guarantee(found.best, ledger, seeded=not entropy.exact)
         best.adopt(found.fit, tensor, promised, plan.shape.local)
         best.fit_seconds_ = time.perf_counter() - begin
         self.best_estimator_, self.best_index_ = best, found.best
         return self
+
+    def _copy(self, candidate: TensorEstimator) -> TensorEstimator:
+        """A candidate afresh, with the search's privacy."""
+        settings = {**candidate.get_params(), "privacy": self._privacy_of(candidate)}
+        copy: TensorEstimator = type(candidate)(**settings)
+        return copy
 
     # -- the best one -----------------------------------------------------------------------------
 

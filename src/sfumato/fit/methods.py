@@ -15,9 +15,9 @@ from sfumato.errors import SettingError
 from sfumato.fit.admit import check_labels, public_facts, public_modes
 from sfumato.fit.planner import forecast, multiplier, serves_factors
 from sfumato.fit.private import PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import AnyUnit, PrivacyUnit, Unit, UnitValues, Value, parse_unit
 from sfumato.solvers import (
     InputPerturbation,

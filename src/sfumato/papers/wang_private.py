@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from sfumato.estimators.power import PowerMethod
+from sfumato.fit.request import Analysis, Privacy
 from sfumato.papers.paper import Experiment
 from sfumato.papers.picture import (
     COLOURS,
@@ -39,7 +40,6 @@ from sfumato.papers.wang_data import (
 )
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.settings import Analysis, Privacy
 from sfumato.privacy.units import TensorEntry
 from sfumato.solvers.power.sensitivity import printed_multiplier
 from sfumato.types import Array

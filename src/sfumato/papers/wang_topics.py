@@ -16,6 +16,7 @@ import numpy as np
 
 from sfumato.data.io.write import replacing
 from sfumato.estimators.power import PowerMethod
+from sfumato.fit.request import Privacy
 from sfumato.models.components import match_components
 from sfumato.papers.paper import Experiment
 from sfumato.papers.picture import FAINT, INK
@@ -30,7 +31,6 @@ from sfumato.papers.wang_data import (
     documents,
     topics,
 )
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import Public, Sample
 from sfumato.types import Array
 

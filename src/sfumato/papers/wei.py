@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from sfumato.estimators.completion import Biases, TensorEstimator
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.completion import Biases
 from sfumato.fit.methods import choose
 from sfumato.fit.private import PrivatePlan, carry_out_private
+from sfumato.fit.request import Privacy
 from sfumato.papers.paper import Experiment, Paper
 from sfumato.papers.runner import Cell, Done, Job, Point, Summary, summarise
 from sfumato.papers.wei_data import FIRST_SEED, NOISE_SEEDS, SPLITS, Problem, days, invented
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.settings import Privacy
 from sfumato.privacy.units import Value
 from sfumato.sites.memory import Site
 from sfumato.solvers import PaperGradient, PaperInput, PaperOutput, PrivateOutput

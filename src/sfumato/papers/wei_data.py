@@ -16,7 +16,8 @@ import numpy as np
 from sfumato.data import datasets, synthetic
 from sfumato.data.scaling import BiScale
 from sfumato.data.tensor import SparseTensor
-from sfumato.estimators.completion import CP, TensorEstimator, Tucker
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.completion import CP, Tucker
 from sfumato.privacy.units import Public
 from sfumato.solvers import ALS, InputPerturbation, SequentialSGD
 from sfumato.types import Array

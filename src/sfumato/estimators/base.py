@@ -1,0 +1,438 @@
+"""What estimators of completion share: settings, a plan, a fit, predictions by label, folders.
+
+Conventions are scikit-learn's: a constructor only stores its settings; what ``fit`` learns has a name
+that ends in an underscore.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from sfumato.checks import (
+    as_precision,
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_progress,
+    check_seed,
+    check_threads,
+)
+from sfumato.data import prepare
+from sfumato.data.cells import as_columns
+from sfumato.data.tensor import Mode, SparseTensor, find_mode
+from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.estimators.intake import admitted, as_tensor, cast, checked
+from sfumato.estimators.parameters import Parametrised
+from sfumato.estimators.predicting import (
+    UNSEEN,
+    coordinates_of,
+    owners_mode,
+    read_own,
+    values_at,
+    values_with_own,
+    within,
+)
+from sfumato.fit.methods import OpenRank, make_plan, method_named, modes_of_fit, open_ledger
+from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
+from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
+from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
+from sfumato.fit.request import Privacy
+from sfumato.kernels.numba.parallel import available_threads
+from sfumato.metrics import rmse
+from sfumato.models.multilinear import CPModel, Multilinear, check_ranks
+from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.sites.memory import Site
+from sfumato.models.own_prior import OwnPrior
+from sfumato.solvers.private.biases import assumed_scatter
+from sfumato.solvers.protocol import Info, PublicShape, Solver
+from sfumato.store import StoredModel, release_files, save_model, save_private, save_release
+from sfumato.surface import setting
+
+# settings that a folder does not hold
+NOT_SAVED = ("progress", "dtype", "solver", "privacy", "threads")
+
+
+class TensorEstimator(Parametrised, ABC):
+    """What all estimators share: parameters, fitting by a plan, prediction by label."""
+
+    # Settings that not every estimator has in its constructor come with a value.
+    solver: str | Solver[Any] = "als"
+    mean: bool = True
+    biases: bool = True
+    duplicates: prepare.DuplicatePolicy
+    unseen: str
+    starts: int = 1
+    seed: int = 0
+    dtype: DTypeLike | None
+    threads: int | None
+    progress: Progress | None
+    privacy: Privacy | None
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import RegressorTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="regressor",
+            target_tags=TargetTags(required=False),
+            regressor_tags=RegressorTags(),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    # -- fitting ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
+        """The model's rank in each mode; where none is given, a usual one that the sizes allow."""
+
+    @abstractmethod
+    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
+        """An empty model of the given shape."""
+
+    @abstractmethod
+    def _solver(self) -> Solver[Any]:
+        """The solver to use."""
+
+    def plan(
+        self,
+        modes: Sequence[Mode],
+        dtype: DTypeLike = np.float64,
+        *,
+        bounds: tuple[float, float] | None = None,
+        entries: int | None = None,
+    ) -> Plan[PublicShape] | PrivatePlan:
+        """What ``fit`` will do to a tensor with these modes; needs no data.
+
+        A private plan needs the values' public bounds, and where positions are public the number of
+        entries. A promise that is worth little is a :class:`PrivacyWarning`.
+        """
+        if self.privacy is None:
+            return self._open_plan(modes, dtype)
+        plan = self._private_plan(self.privacy, modes, dtype, bounds=bounds, entries=entries)
+        warn_of(plan.caveats)
+        return plan
+
+    def _open_plan(self, modes: Sequence[Mode], dtype: DTypeLike) -> Plan[PublicShape]:
+        self._check_settings()
+        shape, solver = self._shape(modes, self._precision(dtype)), self._solver()
+        tolerance = getattr(solver, "tolerance", None)
+        return Plan(shape, solver, int(self.seed), int(self.starts), tolerance)
+
+    def _private_plan(
+        self,
+        privacy: Privacy,
+        modes: Sequence[Mode],
+        dtype: DTypeLike = np.float64,
+        *,
+        bounds: tuple[float, float] | None,
+        entries: int | None,
+    ) -> PrivatePlan:
+        """The plan with this privacy, which need not be the estimator's own, without a warning."""
+        self._check_settings()
+        modes, precision = modes_of_fit(modes, privacy), self._precision(dtype)
+        # Rounding single-precision sums could add more than clipping bounds.
+        if self.dtype is not None and precision != np.float64:
+            raise SettingError("a private fit computes in float64: leave the dtype out")
+        shape = self._shape(modes, np.dtype(np.float64))
+        if self.starts != 1:
+            raise SettingError("a private fit has one start: to choose among several looks at the data")
+        if not isinstance(self.solver, str) or self.solver != "als":
+            raise SettingError("a private fit is made by its privacy's method: leave the solver out")
+        method, rank = self._private_method(privacy), self._open_rank()
+        return make_plan(shape, privacy, method, bounds, entries, int(self.seed), rank)
+
+    def _precision(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """The precision asked for, or else that of the values."""
+        return as_precision(dtype if self.dtype is None else self.dtype)
+
+    def _shape(self, modes: Sequence[Mode], precision: np.dtype[Any]) -> PublicShape:
+        shape = PublicShape(
+            tuple(modes),
+            self._make_model,
+            precision,
+            bool(self.mean),
+            bool(self.biases),
+            self._threads,
+        )
+        check_ranks(shape.sizes, self._ranks(shape.sizes), [mode.name for mode in modes])
+        return shape
+
+    @property
+    def _threads(self) -> int:
+        return int(self.threads or available_threads())
+
+    def _check_settings(self) -> None:
+        """Refuse settings that no data could make good: before any is looked at, or paid for."""
+        check_choice(prepare.POLICIES, duplicates=self.duplicates)
+        check_choice(UNSEEN, unseen=self.unseen)
+        check_count(starts=self.starts)
+        check_seed(seed=self.seed)
+        check_flag(mean=self.mean, biases=self.biases)
+        check_threads(self.threads)
+        check_progress(self.progress)
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
+
+    def _open_rank(self) -> OpenRank | None:
+        """The rank as far as a private plan may choose it."""
+        return None
+
+    def _private_method(self, privacy: Privacy) -> Any:
+        """The private method to use, by name or as a solver."""
+        return privacy.method
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
+        self._check_settings()
+        tensor = as_tensor(X, y)
+        begin = time.perf_counter()
+        if self.privacy is None:
+            self._fit_openly(tensor)
+        else:
+            self._fit_privately(tensor, self.privacy)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def _fit_openly(self, tensor: SparseTensor) -> None:
+        prepare.check_modes(tensor)
+        plan = self._open_plan(tensor.modes, tensor.values.dtype)
+        tensor = cast(checked(tensor, self.duplicates), plan.shape.dtype)
+        site = Site(tensor, plan.shape.threads)
+        result = carry_out(plan, site, self.progress)
+        self._keep(result.model, result.history, tensor)
+        self.scatter_: float | None = _scatter(result, site)
+        self.guarantee_: Guarantee | None = None
+        self.local_: int | None = None
+        self.own_prior_: OwnPrior | None = None
+
+    def _fit_privately(self, tensor: SparseTensor, privacy: Privacy) -> None:
+        tensor, unit, entropy = admitted(tensor, privacy, self.duplicates)
+        entries = None if unit.hides_presence else tensor.n_entries
+        plan = self._private_plan(
+            privacy, tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries
+        )
+        warn_of(plan.caveats)
+        tensor = cast(tensor, plan.shape.dtype)
+        site = Site(tensor, plan.shape.threads)
+        ledger = open_ledger(privacy, unit)
+        result = carry_out_private(plan, site, ledger, entropy, self.progress)
+        promised = plan.guarantee(ledger, seeded=not entropy.exact)
+        self.adopt(result, tensor, promised, plan.shape.local)
+
+    def adopt(
+        self, fit: PrivateFit, tensor: SparseTensor, guarantee: Guarantee, local: int | None
+    ) -> None:
+        """Take over what a private fit or search has found."""
+        self._keep(fit.model, fit.history, tensor)
+        self.scatter_ = None  # that of the training data is not private
+        self.guarantee_, self.local_, self.own_prior_ = guarantee, local, fit.own_prior
+
+    def _keep(self, model: Multilinear, history: tuple[Info, ...], tensor: SparseTensor) -> None:
+        self.model_ = model
+        self.history_ = history
+        self.modes_ = tensor.modes
+        self.bounds_ = tensor.bounds
+        self.n_entries_: int | None = tensor.n_entries
+
+    @property
+    def rank_(self) -> int | tuple[int, ...]:
+        """Rank of the fitted model, also one that was chosen for you; of Tucker one for each mode.
+
+        Where mean and biases are all that was fitted, there is one component, and it is zero.
+        """
+        model = self._fitted()
+        return model.ranks[0] if isinstance(model, CPModel) else tuple(model.ranks)
+
+    @property
+    def method_(self) -> str:
+        """What fitted the model: a private method by :class:`Privacy`'s name for it, or a solver."""
+        self._fitted()
+        if self.guarantee_ is not None:
+            return method_named(self.guarantee_.method)
+        return self._solver().name
+
+    # -- predicting -------------------------------------------------------------------------------
+
+    def _fitted(self) -> Multilinear:
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        return self.model_
+
+    def predict(
+        self,
+        X: Any = None,
+        *,
+        own: Any = None,
+        own_mode: str | None = None,
+        own_value: str | None = None,
+        unseen: str | None = None,
+        **labels: Any,
+    ) -> Any:
+        """Predicted values, within the data's bounds where it has some.
+
+        ``X`` is a tensor, a table with a column of labels per mode, or nothing where the labels are
+        given by mode name: ``predict(user="u17", item="m3")``; one label each gives one number.
+        A label that was not in training is an error, or with ``unseen="bias"`` that row falls back
+        to mean and biases of what is known.
+
+        ``own`` holds entries of somebody who need not have been in training: a tensor, or a table or
+        file with a column of labels per mode and one of values (``own_value`` names it where there are
+        more). Rows of their mode are solved from these entries and the model, used in this prediction
+        and forgotten. That mode is the one whose rows stay with their owners; where there is none,
+        ``own_mode``, by default the first. Values are clipped to the bounds. Of a private fit every
+        own entry counts; else several at one cell are merged as in ``fit``. Own entries with a label
+        that the model does not know are an error, or with ``unseen="bias"`` left out.
+        """
+        self._fitted()
+        if (X is None) == (not labels):
+            raise SettingError("give either a tensor or table, or labels by mode name")
+        single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
+        cells = X if X is not None else as_columns(labels)
+        fallback = self._fallback(unseen)
+        if own is not None:
+            rows = self._own_rows(own, own_mode, own_value, fallback)
+            values = values_with_own(self.model_, self.modes_, rows, cells, fallback, self._threads)
+        elif own_mode is not None or own_value is not None:
+            raise SettingError(
+                f"{setting('own_mode')} and {setting('own_value')} say how own entries are read: give "
+                f"{setting('own')} as well"
+            )
+        else:
+            coordinates = coordinates_of(cells, self.modes_, fallback)
+            values = values_at(self.model_, coordinates, self._threads)
+        values = within(self.bounds_, values)
+        return float(values[0]) if single else values
+
+    def _fallback(self, unseen: str | None) -> str:
+        fallback = self.unseen if unseen is None else unseen
+        check_choice(UNSEEN, unseen=fallback)
+        return fallback
+
+    def _own_rows(self, own: Any, name: str | None, value: str | None, fallback: str) -> OwnRows:
+        """Rows of those who bring entries, solved from these and the model."""
+        mode = owners_mode(self.modes_, self.local_, name)
+        merge = self.duplicates if self.guarantee_ is None else None
+        entries = read_own(own, value, self.modes_, self.bounds_, merge)
+        return solve_for_owners(
+            self.model_,
+            self.modes_,
+            self._prior_of(mode),
+            entries,
+            skip_unknown=fallback == "bias",
+            threads=self._threads,
+        )
+
+    def _prior_of(self, mode: int) -> OwnPrior:
+        """That of the fit where it has one, else one made from the mode's rows."""
+        if mode == self.local_:
+            if self.own_prior_ is None:
+                raise SettingError(
+                    f"this release does not say how rows of {self.modes_[mode].name} are solved: it "
+                    "holds a constant, or an earlier version wrote it. Fit again, with another method "
+                    "than 'constant'"
+                )
+            return self.own_prior_
+        scatter = self.scatter_
+        if self.guarantee_ is not None and self.bounds_ is not None:
+            scatter = assumed_scatter(self.bounds_)
+        if scatter is None:
+            raise SettingError("an earlier version saved this model: fit again to use own entries")
+        return derived_prior(self.model_, mode, scatter)
+
+    def rmse(self, X: Any, y: Any = None) -> float:
+        """Root mean squared error at a tensor's entries (or a table's rows with values ``y``)."""
+        if y is None and not isinstance(X, SparseTensor):
+            raise DataError("give a SparseTensor, or a table of labels and the values y")
+        actual = X.values if isinstance(X, SparseTensor) else y
+        return rmse(actual, self.predict(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the RMSE: higher is better, as scikit-learn's search expects."""
+        return -self.rmse(X, y)
+
+    def top(self, mode: str, k: int = 10, **labels: Any) -> list[tuple[Any, float]]:
+        """The k levels of a mode with the highest predictions, labels of the other modes given."""
+        model, m = self._fitted(), find_mode(self.modes_, mode)
+        check_count(k=k)
+        if any(np.ndim(label) for label in labels.values()):
+            raise SettingError("top takes one label per mode")
+        if not self.modes_[m].size:
+            raise SettingError(f"rows of {mode} stay with their owners: this release has none of them")
+        cell = as_columns({**labels, mode: self.modes_[m].label(0)})
+        cells = np.repeat(coordinates_of(cell, self.modes_, "error"), self.modes_[m].size, axis=1)
+        cells[m] = np.arange(self.modes_[m].size)
+        values = within(self.bounds_, values_at(model, cells, self._threads))
+        best = np.argsort(-values, kind="stable")[:k]
+        return [(self.modes_[m].label(int(level)), float(values[level])) for level in best]
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write the fitted model to a folder; see :func:`sfumato.load`.
+
+        Of a private fit that is its release in the folder's ``release``, and in ``owner`` the rows
+        that stay with their owners; ``force`` is that of :meth:`release`.
+        """
+        model = self._fitted()
+        if self.guarantee_ is not None:
+            self.guarantee_.check_releasable(force)
+            return save_private(self._stored(model, {}), folder)
+        solver: Any = self._solver()
+        notes = {
+            "solver": {"name": solver.name, **asdict(solver)},
+            "entries": self.n_entries_,
+            "fit_seconds": self.fit_seconds_,
+            "history": [asdict(info) for info in self.history_],
+            "scatter": self.scatter_,
+        }
+        return save_model(self._stored(model, notes), folder)
+
+    def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what the guarantee covers, and nothing else.
+
+        A model without a guarantee is refused. One whose guarantee is only claimed, or whose noise
+        came from a seed, is refused unless ``force`` says that this is meant; it is marked so.
+        """
+        return save_release(self._releasable(force), folder)
+
+    def release_files(self, *, force: bool = False) -> dict[str, bytes]:
+        """The files that :meth:`release` writes, by name: all that the world gets to see."""
+        return release_files(self._releasable(force))
+
+    def _releasable(self, force: bool) -> StoredModel:
+        model = self._fitted()
+        if self.guarantee_ is None:
+            raise ReleaseError("this model is not private: fit it with privacy=... to release it")
+        self.guarantee_.check_releasable(force)
+        return self._stored(model, {})
+
+    def _stored(self, model: Multilinear, notes: dict[str, Any]) -> StoredModel:
+        settings = {name: value for name, value in self.get_params().items() if name not in NOT_SAVED}
+        return StoredModel(
+            type(self).__name__,
+            model,
+            self.modes_,
+            self.bounds_,
+            settings,
+            notes,
+            self.guarantee_,
+            self.local_,
+            self.own_prior_,
+        )
+
+
+def _scatter(fit: Fit, site: Site) -> float:
+    """Variance of what a fit leaves of the values: as learnt or reported, or else measured."""
+    last = fit.history[-1] if fit.history else Info(0)
+    return (last.noise or last.train_rmse or training_rmse(fit.model, site)) ** 2

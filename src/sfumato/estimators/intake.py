@@ -1,0 +1,68 @@
+"""What fits are given, as tensors: tables of labels, and what of a tensor a private fit may see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sfumato.checks import as_numbers
+from sfumato.data import prepare
+from sfumato.data.io.read import read, read_table
+from sfumato.data.io.tables import table_of
+from sfumato.data.tensor import SparseTensor
+from sfumato.errors import DataError
+from sfumato.fit.admit import admit
+from sfumato.fit.methods import local_mode
+from sfumato.fit.request import Privacy
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.units import PrivacyUnit, parse_unit
+
+
+def as_tensor(X: Any, y: Any = None) -> SparseTensor:
+    """A tensor as it is, or one made of a table of labels ``X`` with values ``y``."""
+    return X if isinstance(X, SparseTensor) else _tensor_from_table(X, y)
+
+
+def _tensor_from_table(X: Any, y: Any) -> SparseTensor:
+    """A tensor whose modes are the columns of X."""
+    if y is None:
+        raise DataError("fit takes a SparseTensor (see sfumato.read), or a table of labels and values")
+    if isinstance(X, np.ndarray):
+        if X.ndim != 2:
+            raise DataError(f"a table of labels has two dimensions, got {X.ndim}")
+        table = table_of({f"mode{m + 1}": X[:, m] for m in range(X.shape[1])})
+    else:
+        table = read_table(X)
+    names = table.column_names
+    values = as_numbers("y", y)
+    if values.shape != (table.num_rows,):
+        raise DataError(f"{table.num_rows} rows need as many values y, got shape {values.shape}")
+    return read(table.append_column("_value", [values]), names, "_value")
+
+
+def checked(tensor: SparseTensor, duplicates: prepare.DuplicatePolicy) -> SparseTensor:
+    """The tensor as a fit without privacy takes it: values in order, and one entry at a cell."""
+    prepare.check_values(tensor)
+    merged = prepare.merge_duplicates(tensor, duplicates)
+    if merged is not tensor:
+        prepare.check_values(merged)  # a sum may be out of bounds
+    return merged
+
+
+def admitted(
+    tensor: SparseTensor, privacy: Privacy, duplicates: prepare.DuplicatePolicy
+) -> tuple[SparseTensor, PrivacyUnit, Entropy]:
+    """The tensor as a private fit may see it, with its unit and the source of its noise."""
+    unit = parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
+    local = local_mode(privacy, unit, tensor.modes)
+    if not unit.hides_presence:  # elsewhere entries at one cell are entries of their own
+        tensor = prepare.merge_duplicates(tensor, duplicates)
+    entropy = Entropy(privacy.seed)
+    tensor = admit(tensor, unit, privacy.public, local, entropy)
+    return tensor, unit, entropy
+
+
+def cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:
+    """The tensor with values of this type; itself where they are already."""
+    return tensor if tensor.values.dtype == dtype else tensor.astype(dtype)

@@ -1,0 +1,63 @@
+"""``sf.load``: how estimators come back from the folders that they were saved to."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sfumato.checks import as_path, check_choice
+from sfumato.estimators.base import NOT_SAVED, TensorEstimator
+from sfumato.estimators.completion import CP, Biases, Tucker
+from sfumato.estimators.coupled import Coupled
+from sfumato.estimators.power import PowerMethod
+from sfumato.estimators.predicting import UNSEEN
+from sfumato.solvers import SOLVERS
+from sfumato.solvers.protocol import Info
+from sfumato.store import COMPONENTS, COUPLED, kind_of, load_model
+from sfumato.store.reading import damage
+from sfumato.typed import finite_number, made_of, whole_number
+
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
+
+
+def load(folder: str | PathLike[str]) -> Any:
+    """A fitted estimator from a folder that its ``save`` or ``release`` wrote."""
+    folder = as_path("folder", folder)
+    kind = kind_of(folder)
+    if kind == COMPONENTS:
+        return PowerMethod.load(folder)
+    if kind == COUPLED:
+        return Coupled.load(folder)
+    stored = load_model(folder)
+    with damage(Path(folder)):
+        settings = {name: value for name, value in stored.settings.items() if name not in NOT_SAVED}
+        estimator: TensorEstimator = made_of(_KINDS[stored.kind], settings, "its settings")
+        check_choice(UNSEEN, unseen=estimator.unseen)
+        estimator.model_ = stored.model
+        estimator.modes_ = stored.modes
+        estimator.bounds_ = stored.bounds
+        estimator.guarantee_, estimator.local_ = stored.guarantee, stored.local
+        estimator.own_prior_ = stored.own_prior
+        if stored.guarantee is None:
+            _recall(estimator, stored.notes)
+        else:  # a release says nothing of how it came about
+            estimator.n_entries_, estimator.scatter_ = None, None
+            estimator.fit_seconds_, estimator.history_ = 0.0, ()
+    return estimator
+
+
+def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:
+    """How a fit without privacy came about."""
+    if "solver" in estimator.get_params():
+        estimator.solver = _solver_from_json(notes["solver"])
+    scatter = notes.get("scatter")  # an earlier version has none
+    estimator.scatter_ = None if scatter is None else finite_number(scatter, "the scatter")
+    estimator.n_entries_ = whole_number(notes["entries"], "the number of entries")
+    estimator.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
+    estimator.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
+
+
+def _solver_from_json(settings: dict[str, Any]) -> Any:
+    rest = {key: value for key, value in settings.items() if key != "name"}
+    return made_of(SOLVERS[settings["name"]], rest, "its solver")

@@ -1,0 +1,112 @@
+"""Predictions of a fitted model by label, and with rows of those who bring entries of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.data import prepare
+from sfumato.data.cells import labels_in
+from sfumato.data.io.read import read_entries
+from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
+from sfumato.errors import SettingError
+from sfumato.fit.own import OwnRows
+from sfumato.models.multilinear import Multilinear
+from sfumato.types import Array
+
+UNSEEN = ("error", "bias")  # what labels that were not in training lead to
+
+Bounds = tuple[float, float] | None
+
+
+def coordinates_of(cells: Any, modes: tuple[Mode, ...], fallback: str) -> NDArray[np.int32]:
+    """Where the cells of a tensor or of a table are among the modes of a model."""
+    if isinstance(cells, SparseTensor) and cells.modes == modes:
+        return cells.coordinates
+    return _located(modes, labels_in(cells, modes), fallback)
+
+
+def _located(modes: Sequence[Mode], labels: Mapping[str, Any], fallback: str) -> NDArray[np.int32]:
+    """Coordinates of labelled cells, -1 where a label is unknown and that is no error."""
+    if fallback == "error":
+        # Of rows that stay with their owners a release knows nobody: that is no error.
+        kept = {mode.name for mode in modes if not mode.size}
+        known = [mode for mode in modes if mode.size]
+        locate(known, {name: column for name, column in labels.items() if name not in kept})
+    return find_levels(modes, labels)
+
+
+def values_at(model: Multilinear, coordinates: NDArray[np.int32], threads: int) -> Array:
+    """Values of cells; mean and known biases where a level is unknown."""
+    known = (coordinates >= 0).all(axis=0)
+    if known.all():
+        return model.predict(coordinates, threads=threads)
+    values = np.empty(coordinates.shape[1], model.dtype)
+    values[known] = model.predict(coordinates[:, known])
+    values[~known] = _bias_prediction(model, coordinates[:, ~known])
+    return values
+
+
+def _bias_prediction(model: Multilinear, coordinates: NDArray[np.int32]) -> Array:
+    biases = [
+        np.where(levels >= 0, bias[levels], 0) if bias.size else np.zeros(levels.shape)
+        for bias, levels in zip(model.mode_biases, coordinates, strict=True)
+    ]
+    total: Array = model.mean + np.sum(biases, axis=0)
+    return total
+
+
+def within(bounds: Bounds, values: Array) -> Array:
+    """Values within the data's bounds, where it has some."""
+    return values if bounds is None else np.clip(values, *bounds)
+
+
+# -- own rows --------------------------------------------------------------------------------------
+
+
+def owners_mode(modes: Sequence[Mode], local: int | None, name: str | None) -> int:
+    """The mode whose rows own entries solve: the local one, or else the one named, or the first."""
+    if local is None:
+        return 0 if name is None else find_mode(modes, name)
+    if name not in (None, modes[local].name):
+        raise SettingError(
+            f"rows of {modes[local].name} stay with their owners: own entries solve these, not those of "
+            f"{name}"
+        )
+    return local
+
+
+def read_own(
+    own: Any,
+    value: str | None,
+    modes: tuple[Mode, ...],
+    bounds: Bounds,
+    duplicates: prepare.DuplicatePolicy | None,
+) -> SparseTensor:
+    """Own entries, clipped to the bounds; several at one cell are merged, or with None all kept."""
+    tensor = read_entries(own, modes, value)
+    prepare.check_values(tensor.with_values(tensor.values))  # without bounds, which clip
+    if bounds is not None:
+        tensor = prepare.clip(tensor, bounds)
+    return tensor if duplicates is None else prepare.merge_duplicates(tensor, duplicates)
+
+
+def values_with_own(
+    model: Multilinear,
+    modes: tuple[Mode, ...],
+    rows: OwnRows,
+    cells: Any,
+    fallback: str,
+    threads: int,
+) -> Array:
+    """Values of cells: by the owners' rows where the label is an owner's, else as ever."""
+    labels = labels_in(cells, modes)
+    mine = find_levels(rows.modes, labels)[rows.mode] >= 0
+    values = np.empty(mine.shape[0], model.dtype)
+    for part, by, by_modes in ((mine, rows.model, rows.modes), (~mine, model, modes)):
+        there = {name: np.asarray(column)[part] for name, column in labels.items()}
+        values[part] = values_at(by, _located(by_modes, there, fallback), threads)
+    return values
