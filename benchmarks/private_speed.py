@@ -34,7 +34,8 @@ from sfumato.privacy.ledger import Draw
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import Entry
 from sfumato.sites.memory import Site
-from sfumato.solvers import MinibatchSGD, PrivateSGD
+from sfumato.solvers.gradient.minibatch import MinibatchSGD
+from sfumato.solvers.private.gradient.solver import PrivateSGD
 from sfumato.solvers.private.gradient.solver import Start
 from sfumato.solvers.protocol import PublicShape
 

@@ -10,7 +10,8 @@ import sfumato as sf
 from sfumato.fit.plan import Plan, carry_out, training_rmse
 from sfumato.models.multilinear import CPModel, Multilinear
 from sfumato.sites.memory import Site
-from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting
+from sfumato.solvers.least_squares.backfitting import Backfitting
+from sfumato.solvers import COUPLED_SOLVERS, SOLVERS
 from sfumato.solvers.protocol import Info, PublicShape
 
 # Easy data: biases, a component, little noise.

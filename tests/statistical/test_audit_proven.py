@@ -13,13 +13,11 @@ import pytest
 import sfumato as sf
 from sfumato.auditing import audit
 from sfumato.data.tensor import Mode
-from sfumato.solvers import (
-    InputPerturbation,
-    PrivateAlternating,
-    PrivateOutput,
-    PrivatePasses,
-    PrivateSGD,
-)
+from sfumato.solvers.private.input.solver import InputPerturbation
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.private.output import PrivateOutput
+from sfumato.solvers.private.passes import PrivatePasses
+from sfumato.solvers.private.gradient.solver import PrivateSGD
 
 SHAPE = (Mode("user", 5), Mode("item", 4), Mode("week", 3))
 RUNS = 120

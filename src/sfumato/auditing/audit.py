@@ -20,7 +20,8 @@ from sfumato.auditing.verdict import Audit, Finding
 from sfumato.checks import as_names, check_count, check_kind, given
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.estimators.base import TensorEstimator
-from sfumato.fit.private import PrivatePlan
+from sfumato.fit.completion import Completion
+from sfumato.fit.plan import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.types import Array
 
@@ -115,7 +116,7 @@ def attacked(
     runs: Runs,
     pair: Neighbours,
     start: Multilinear | None,
-    plan: PrivatePlan,
+    plan: PrivatePlan[Completion],
     delta: float,
     error: float,
     *,

@@ -13,20 +13,25 @@ import numpy as np
 
 from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.trials import Runs
-from sfumato.fit.private import PrivatePlan
+from sfumato.fit.completion import Completion
+from sfumato.fit.plan import PrivatePlan
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.private.passes import PrivatePasses, direction_at, spread_of
+from sfumato.privacy.facts import Facts
+from sfumato.solvers.private.passes import PrivatePasses, direction_at
 from sfumato.types import Array
 
 
 def known_ratio(
-    plan: PrivatePlan, neighbours: Neighbours, start: Multilinear | None, seen: Collection[str]
+    plan: PrivatePlan[Completion],
+    neighbours: Neighbours,
+    start: Multilinear | None,
+    seen: Collection[str],
 ) -> Callable[[Runs], Array] | None:
     """The log-likelihood ratio of a run, second neighbour over first; None where it is not known.
 
     ``seen`` names what the runs show: the rows of all modes but the first are needed.
     """
-    solver, tensor = plan.solver, neighbours.first
+    solver, tensor = plan.task.solver, neighbours.first
     if not isinstance(solver, PrivatePasses) or solver.passes != 1 or solver.noise_law != "residual":
         return None
     cell = neighbours.cells[:, 0]
@@ -35,28 +40,27 @@ def known_ratio(
         return None
     if not {f"factor_{m}" for m in range(1, start.order)} <= set(seen):
         return None
-    return _PassRatio(plan, neighbours, start)
+    return _PassRatio(solver, plan.task.facts, neighbours, start)
 
 
 class _PassRatio:
     """The noisy residual that a canary's only step was made with, and its two Laplace laws."""
 
-    def __init__(self, plan: PrivatePlan, neighbours: Neighbours, start: Multilinear) -> None:
-        solver, shape = plan.solver, plan.shape
-        assert isinstance(solver, PrivatePasses)
-        assert shape.bounds is not None
-        cell, low, high = neighbours.cells[:, 0], *shape.bounds
-        j = direction_at(start, cell, shape.fit_biases)
-        squares, spread = float(j @ j), spread_of(shape)
+    def __init__(
+        self, solver: PrivatePasses, facts: Facts, neighbours: Neighbours, start: Multilinear
+    ) -> None:
+        cell, (low, high) = neighbours.cells[:, 0], facts.bounds
+        j = direction_at(start, cell, facts.shape.fit_biases)
+        squares, spread = float(j @ j), facts.spread
         reach = solver.clip / np.sqrt(squares)
-        step = solver.step_at(shape, 0, neighbours.first.n_entries)
+        step = solver.step_at(facts, 0)
         self._start, self._cell, self._spread = start, cell, spread
         self._step, self._gain = step * solver.ridge, step / (1 + step * squares)
-        self._home = shape.prior_means(solver.prior_mean)
+        self._home = facts.shape.prior_means(solver.prior_mean)
         self._reach = reach
         self._value = float(start.with_mean(0.0).predict_reference(cell[:, None])[0])
         self._targets = low, high
-        self._scale = min(2 * reach, (high - low) / spread) / solver.shares(shape)[1]
+        self._scale = min(2 * reach, (high - low) / spread) / solver.shares(facts)[1]
 
     def __call__(self, runs: Runs) -> Array:
         noisy = self._residual(runs)

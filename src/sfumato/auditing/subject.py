@@ -14,15 +14,18 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.intake import admitted
-from sfumato.fit.admit import with_labels_of
-from sfumato.fit.private import PrivatePlan
+from sfumato.fit.admit import Protected, with_labels_of
+from sfumato.fit.completion import Completion
+from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.budgets import Budget, rounded_up
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import GaussianEvent, flattened
 from sfumato.privacy.units import PrivacyUnit, parse_unit
-from sfumato.solvers import InputPerturbation, PrivateOutput
+from sfumato.solvers.private.input.solver import InputPerturbation
+from sfumato.solvers.private.output import PrivateOutput
 
 _SHORT_SWEEPS = 12
 _MOST_PROCESSES = 4096
@@ -47,7 +50,7 @@ class Subject:
 
     estimator: TensorEstimator
     tensor: SparseTensor
-    plan: PrivatePlan
+    plan: PrivatePlan[Completion]
 
     @classmethod
     def of(
@@ -61,13 +64,13 @@ class Subject:
         cls, estimator: TensorEstimator, privacy: Privacy, tensor: SparseTensor, *, whole_fits: bool
     ) -> Subject:
         """The same for a privacy and data that are ready."""
-        entries = None if unit_of(tensor, privacy).hides_presence else tensor.n_entries
-        ready = _with_privacy(estimator, privacy)
+        ready, entries = _with_privacy(estimator, privacy), tensor.n_entries
         plan = ready._private_plan(
             privacy, tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries
         )
-        if not whole_fits and _shortened(plan.solver) is not plan.solver:
-            ready = _with_privacy(estimator, replace(privacy, method=_shortened(plan.solver)))
+        solver = plan.task.solver
+        if not whole_fits and _shortened(solver) is not solver:
+            ready = _with_privacy(estimator, replace(privacy, method=_shortened(solver)))
         return cls(ready, tensor, plan)
 
     @property
@@ -81,7 +84,7 @@ class Subject:
     @property
     def start(self) -> Multilinear | None:
         """Where the rows of a fit start: public, since it follows from the seed of the start."""
-        state = self.plan.solver.init(self.plan.seed, self.plan.shape)
+        state = self.plan.task.solver.init(self.plan.run, self.plan.task.facts)
         state = getattr(state, "descending", state)
         model = getattr(state, "model", None)
         return model if isinstance(model, Multilinear) else None
@@ -92,7 +95,7 @@ class Subject:
         return all(isinstance(part, GaussianEvent) for part, _ in flattened(self.plan.event))
 
     def promise(self, delta: float | None) -> Promise:
-        plan, budget = self.plan, self.privacy.budget
+        plan, solver, budget = self.plan, self.plan.task.solver, self.privacy.budget
         own = budget.delta if isinstance(budget, Budget) else 1e-6
         at = own if delta is None else delta
         accounted = epsilon_of(plan.event, at)
@@ -102,11 +105,11 @@ class Subject:
             # As it is printed, which may be less than the budget: that is what must not be exceeded.
             epsilon=float(rounded_up(accounted)),
             delta=at,
-            accounted=accounted if plan.solver.proven else None,
+            accounted=accounted if solver.proven else None,
             unit=str(self.unit),
             neighbours=self.unit.neighbours,
-            method=plan.solver.name,
-            proven=plan.solver.proven,
+            method=solver.name,
+            proven=solver.proven,
         )
 
 
@@ -121,7 +124,8 @@ def made_ready(
         privacy = replace(privacy, public=replace(known, entries=known.entries or data.n_entries))
     elif data.bounds is None:
         raise SettingError("an audit needs public bounds of the values: read(..., bounds=(1, 5))")
-    return privacy, admitted(data, replace(privacy, seed=0), estimator.duplicates)[0]
+    protected = Protected.by(privacy, data.modes)
+    return privacy, admitted(data, protected, estimator.duplicates, Entropy(0))
 
 
 def unit_of(tensor: SparseTensor, privacy: Privacy) -> PrivacyUnit:

@@ -20,8 +20,8 @@ from safetensors.numpy import load as load_tensors
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
-from sfumato.sites.memory import Site
 from sfumato.models.own_prior import OwnPrior
+from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.store.manifest import manifest_of
 from sfumato.store.names import MANIFEST

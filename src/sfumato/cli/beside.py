@@ -19,7 +19,8 @@ from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.completion import Biases
 from sfumato.privacy.caveats import without_warnings
 from sfumato.report import FitProgress, Result, rmse
-from sfumato.solvers import PrivateBiases, PrivateConstant
+from sfumato.solvers.private.biases import PrivateBiases
+from sfumato.solvers.private.constant import PrivateConstant
 
 if TYPE_CHECKING:
     from sfumato.data.tensor import SparseTensor

@@ -112,9 +112,9 @@ class _Order:
 
     def estimator(self, *, rounds: int | None, progress: Any) -> TensorEstimator:
         from sfumato.estimators.completion import CP, Tucker
-        from sfumato.solvers import SOLVERS
+        from sfumato.solvers.registry import solver_class
 
-        solver: Any = SOLVERS[self.solver.value]()
+        solver: Any = solver_class(self.solver.value, "open")()
         if rounds is not None:
             solver = replace(solver, **{"sweeps" if hasattr(solver, "sweeps") else "passes": rounds})
         settings: dict[str, Any] = {
@@ -288,10 +288,11 @@ def _fit_privately(
     """One private fit, to all entries or to the first of two parts; and these, where there are some."""
     from sfumato import report
     from sfumato.data import prepare
-    from sfumato.fit.methods import modes_of_fit
+    from sfumato.fit.admit import Protected, public_modes
 
     assert order.privacy is not None
-    shape, parts = [mode.size for mode in modes_of_fit(tensor.modes, order.privacy)], None
+    modes = public_modes(tensor.modes, Protected.by(order.privacy, tensor.modes))
+    shape, parts = [mode.size for mode in modes], None
     _say_what_was_chosen(order, tensor.modes, shape, notes)
     if test is not None:
         whole = prepare.clip(tensor, tensor.bounds or (0, 1))
@@ -326,7 +327,8 @@ def _compare_private(
 
 def _fitted_in_words(order: _Order, estimator: TensorEstimator) -> str:
     """The model with the method and the ranks that a private fit came to have."""
-    from sfumato.solvers import PrivateBiases, PrivateConstant
+    from sfumato.solvers.private.biases import PrivateBiases
+    from sfumato.solvers.private.constant import PrivateConstant
 
     assert estimator.guarantee_ is not None
     method, ranks = estimator.guarantee_.method, dict.fromkeys(estimator.model_.ranks)

@@ -25,8 +25,11 @@ from sfumato.metrics import auc, rmse
 from sfumato.models.posterior import Posterior
 from sfumato.report import FitProgress, plain_table
 from sfumato.sites.coupled import CoupledSite
-from sfumato.solvers import Langevin, Multiplicative, Variational
+from sfumato.solvers.coupled.langevin import Langevin
+from sfumato.solvers.coupled.multiplicative import Multiplicative
 from sfumato.solvers.coupled.sums import divergence
+from sfumato.solvers.coupled.variational import Variational
+from sfumato.solvers.protocol import Run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,7 +119,7 @@ def _warm_up(order: CoupleOrder, relations: Relations) -> None:
     if isinstance(solver, Langevin):
         shortest: Any = replace(solver, samples=1, burn_in=1, thin=1)
         # Of the asked number of samples, the memory is judged too.
-        solver.init(order.seed, _estimator(order, None).plan(relations).shape)
+        solver.init(Run(order.seed), _estimator(order, None).plan(relations).shape)
     else:
         shortest = replace(solver, sweeps=1)
     once = replace(order, starts=1)

@@ -14,9 +14,10 @@ from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError
 from sfumato.estimators.completion import CP
 from sfumato.fit.admit import with_labels_of
+from sfumato.fit.completion import Completion
 from sfumato.fit.methods import choose
+from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
-from sfumato.fit.private import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
@@ -100,7 +101,7 @@ class PlanOrder:
         return Budget(self.epsilon, self.delta)
 
     @cached_property
-    def plan(self) -> PrivatePlan:
+    def plan(self) -> PrivatePlan[Completion]:
         """What a fit with ``--method auto`` would do."""
         modes = self.modes  # what is wrong with them is said first
         public = Public(entries=self.entries, spread=self.spread, profile=self.profile)
@@ -121,10 +122,10 @@ class Row:
     """One budget: what each method is expected to reach, and which one ``auto`` takes."""
 
     def __init__(self, order: PlanOrder, epsilon: float) -> None:
-        shape, budget = order.plan.shape, Budget(epsilon, order.delta)
+        facts, budget = order.plan.task.facts, Budget(epsilon, order.delta)
         self.epsilon = epsilon
-        self.forecast: Forecast = forecast(shape, budget, profile=order.profile, most=order.rank)
-        self.method: str = choose(shape, budget, order.rank, order.profile).method
+        self.forecast: Forecast = forecast(facts, budget, profile=order.profile, most=order.rank)
+        self.method: str = choose(facts, budget, order.rank, order.profile).method
 
     @property
     def expected(self) -> Expectation | None:
@@ -228,7 +229,7 @@ def _table(order: PlanOrder, found: Sequence[Row]) -> Table:
 
 
 def _notes(order: PlanOrder) -> list[str]:
-    shape, profile = order.plan.shape, order.profile
+    facts, profile = order.plan.task.facts, order.profile
     notes = [
         f"Assumed of the values' variance: {profile.biases:.0%} biases, {profile.interactions:.0%} "
         f"interactions, {profile.noise:.0%} noise (--signal BIASES INTERACTIONS). The band is for data "
@@ -237,14 +238,14 @@ def _notes(order: PlanOrder) -> list[str]:
     if order.spread is None:
         whence = "a quarter of the range of the bounds" if order.bounds else "one"
         notes.append(f"Values are taken to spread by {whence} (--spread).")
-    if isinstance(shape.unit, Unit) and order.max_entries is None:
+    if isinstance(facts.unit, Unit) and order.max_entries is None:
         notes.append(
-            f"No cap on the entries of one {shape.unit.mode} is needed: the more entries, the less each "
+            f"No cap on the entries of one {facts.unit.mode} is needed: the more entries, the less each "
             "one weighs."
         )
     if order.delta == 0:
         notes.append("Without a delta there are no factors: try --delta 1e-6.")
-    elif not serves_factors(shape, order.budget):
+    elif not serves_factors(facts, order.budget):
         notes.append("Factors of this unit are fitted where its rows stay with their owners.")
     return notes
 
@@ -275,7 +276,7 @@ def draw(order: PlanOrder, found: Sequence[Row], path: Path) -> Path:
         curves,
         [],
         title="What privacy is expected to cost",
-        note=f"{shape}, {order.entries:,} entries; {order.plan.shape.unit}",
+        note=f"{shape}, {order.entries:,} entries; {order.plan.task.unit}",
         errors=f"expected RMSE {_units(order)}",
     )
 

@@ -31,7 +31,7 @@ class Local(Generic[_Site]):
             return draw.release(combine([query.clipped(site) for site in self.sites]))
         if len(self.sites) > 1:
             raise SettingError(
-                f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use the "
+                f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use "
                 "method 'alternating', 'bias' or 'constant', or put the data together"
             )
         (site,) = self.sites

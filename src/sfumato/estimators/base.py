@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -42,20 +42,32 @@ from sfumato.estimators.predicting import (
     values_with_own,
     within,
 )
-from sfumato.fit.methods import OpenRank, make_plan, method_named, modes_of_fit, open_ledger
+from sfumato.fit.admit import Protected, public_modes
+from sfumato.fit.choose import OpenRank, make_facts, make_plan, open_ledger
+from sfumato.fit.completion import (
+    Completion,
+    Fit,
+    PrivateFit,
+    carry_out,
+    carry_out_private,
+    training_rmse,
+)
+from sfumato.fit.loop import Progress
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
-from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
-from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
+from sfumato.fit.plan import Plan, PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.parallel import available_threads
 from sfumato.metrics import rmse
 from sfumato.models.multilinear import CPModel, Multilinear, check_ranks
+from sfumato.models.own_prior import OwnPrior
+from sfumato.models.shape import Kind, Shape
 from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import assumed_scatter
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.sites.memory import Site
-from sfumato.models.own_prior import OwnPrior
-from sfumato.solvers.private.biases import assumed_scatter
-from sfumato.solvers.protocol import Info, PublicShape, Solver
+from sfumato.solvers.protocol import Info, Run, Solver
+from sfumato.solvers.registry import method_named
 from sfumato.store import StoredModel, release_files, save_model, save_private, save_release
 from sfumato.surface import setting
 
@@ -67,7 +79,8 @@ class TensorEstimator(Parametrised, ABC):
     """What all estimators share: parameters, fitting by a plan, prediction by label."""
 
     # Settings that not every estimator has in its constructor come with a value.
-    solver: str | Solver[Any] = "als"
+    solver: str | Solver[Any, Any] = "als"
+    kind: ClassVar[Kind] = "cp"
     mean: bool = True
     biases: bool = True
     duplicates: prepare.DuplicatePolicy
@@ -98,11 +111,7 @@ class TensorEstimator(Parametrised, ABC):
         """The model's rank in each mode; where none is given, a usual one that the sizes allow."""
 
     @abstractmethod
-    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        """An empty model of the given shape."""
-
-    @abstractmethod
-    def _solver(self) -> Solver[Any]:
+    def _solver(self) -> Solver[Any, Any]:
         """The solver to use."""
 
     def plan(
@@ -112,7 +121,7 @@ class TensorEstimator(Parametrised, ABC):
         *,
         bounds: tuple[float, float] | None = None,
         entries: int | None = None,
-    ) -> Plan[PublicShape] | PrivatePlan:
+    ) -> Plan[Shape] | PrivatePlan[Completion]:
         """What ``fit`` will do to a tensor with these modes; needs no data.
 
         A private plan needs the values' public bounds, and where positions are public the number of
@@ -124,11 +133,10 @@ class TensorEstimator(Parametrised, ABC):
         warn_of(plan.caveats)
         return plan
 
-    def _open_plan(self, modes: Sequence[Mode], dtype: DTypeLike) -> Plan[PublicShape]:
+    def _open_plan(self, modes: Sequence[Mode], dtype: DTypeLike) -> Plan[Shape]:
         self._check_settings()
         shape, solver = self._shape(modes, self._precision(dtype)), self._solver()
-        tolerance = getattr(solver, "tolerance", None)
-        return Plan(shape, solver, int(self.seed), int(self.starts), tolerance)
+        return Plan(shape, solver, self._run, int(self.starts))
 
     def _private_plan(
         self,
@@ -138,36 +146,37 @@ class TensorEstimator(Parametrised, ABC):
         *,
         bounds: tuple[float, float] | None,
         entries: int | None,
-    ) -> PrivatePlan:
+        protected: Protected | None = None,
+    ) -> PrivatePlan[Completion]:
         """The plan with this privacy, which need not be the estimator's own, without a warning."""
         self._check_settings()
-        modes, precision = modes_of_fit(modes, privacy), self._precision(dtype)
+        protected, precision = protected or Protected.by(privacy, modes), self._precision(dtype)
         # Rounding single-precision sums could add more than clipping bounds.
         if self.dtype is not None and precision != np.float64:
             raise SettingError("a private fit computes in float64: leave the dtype out")
-        shape = self._shape(modes, np.dtype(np.float64))
+        shape = self._shape(public_modes(modes, protected), np.dtype(np.float64))
         if self.starts != 1:
             raise SettingError("a private fit has one start: to choose among several looks at the data")
         if not isinstance(self.solver, str) or self.solver != "als":
             raise SettingError("a private fit is made by its privacy's method: leave the solver out")
+        facts = make_facts(shape, protected, bounds, entries)
         method, rank = self._private_method(privacy), self._open_rank()
-        return make_plan(shape, privacy, method, bounds, entries, int(self.seed), rank)
+        return make_plan(facts, protected, privacy, method, self._run, rank)
 
     def _precision(self, dtype: DTypeLike) -> np.dtype[Any]:
         """The precision asked for, or else that of the values."""
         return as_precision(dtype if self.dtype is None else self.dtype)
 
-    def _shape(self, modes: Sequence[Mode], precision: np.dtype[Any]) -> PublicShape:
-        shape = PublicShape(
-            tuple(modes),
-            self._make_model,
-            precision,
-            bool(self.mean),
-            bool(self.biases),
-            self._threads,
-        )
-        check_ranks(shape.sizes, self._ranks(shape.sizes), [mode.name for mode in modes])
-        return shape
+    def _shape(self, modes: Sequence[Mode], precision: np.dtype[Any]) -> Shape:
+        sizes = [mode.size for mode in modes]
+        ranks = self._ranks(sizes)
+        check_ranks(sizes, ranks, [mode.name for mode in modes])
+        means = {"fit_mean": bool(self.mean), "fit_biases": bool(self.biases)}
+        return Shape.of(modes, ranks, self.kind, dtype=precision.name, **means)
+
+    @property
+    def _run(self) -> Run:
+        return Run(int(self.seed), self._threads)
 
     @property
     def _threads(self) -> int:
@@ -208,7 +217,7 @@ class TensorEstimator(Parametrised, ABC):
         prepare.check_modes(tensor)
         plan = self._open_plan(tensor.modes, tensor.values.dtype)
         tensor = cast(checked(tensor, self.duplicates), plan.shape.dtype)
-        site = Site(tensor, plan.shape.threads)
+        site = Site(tensor, self._threads)
         result = carry_out(plan, site, self.progress)
         self._keep(result.model, result.history, tensor)
         self.scatter_: float | None = _scatter(result, site)
@@ -217,18 +226,22 @@ class TensorEstimator(Parametrised, ABC):
         self.own_prior_: OwnPrior | None = None
 
     def _fit_privately(self, tensor: SparseTensor, privacy: Privacy) -> None:
-        tensor, unit, entropy = admitted(tensor, privacy, self.duplicates)
-        entries = None if unit.hides_presence else tensor.n_entries
+        protected, entropy = Protected.by(privacy, tensor.modes), Entropy(privacy.seed)
+        tensor = admitted(tensor, protected, self.duplicates, entropy)
         plan = self._private_plan(
-            privacy, tensor.modes, tensor.values.dtype, bounds=tensor.bounds, entries=entries
+            privacy,
+            tensor.modes,
+            tensor.values.dtype,
+            bounds=tensor.bounds,
+            entries=tensor.n_entries,
+            protected=protected,
         )
         warn_of(plan.caveats)
-        tensor = cast(tensor, plan.shape.dtype)
-        site = Site(tensor, plan.shape.threads)
-        ledger = open_ledger(privacy, unit)
-        result = carry_out_private(plan, site, ledger, entropy, self.progress)
+        facts, ledger = plan.task.facts, open_ledger(privacy, protected.unit)
+        tensor = cast(tensor, facts.shape.dtype)
+        result = carry_out_private(plan, Site(tensor, self._threads), ledger, entropy, self.progress)
         promised = plan.guarantee(ledger, seeded=not entropy.exact)
-        self.adopt(result, tensor, promised, plan.shape.local)
+        self.adopt(result, tensor, promised, facts.local)
 
     def adopt(
         self, fit: PrivateFit, tensor: SparseTensor, guarantee: Guarantee, local: int | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import DTypeLike
 
@@ -11,12 +11,13 @@ from sfumato.checks import as_list, check_count, check_positive, is_whole, plain
 from sfumato.data import prepare
 from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
-from sfumato.fit.methods import OpenRank
-from sfumato.fit.plan import Progress
+from sfumato.fit.choose import OpenRank
+from sfumato.fit.loop import Progress
 from sfumato.fit.request import Privacy
-from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
-from sfumato.solvers import COUPLED_SOLVERS, SOLVERS, Backfitting
+from sfumato.models.shape import Kind
+from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.protocol import Solver, check_solver
+from sfumato.solvers.registry import find, solver_class
 
 _USUAL_RANK, _USUAL_TUCKER_RANK = 8, 4  # where none is given
 
@@ -51,7 +52,7 @@ class CP(TensorEstimator):
         self,
         rank: int | None = None,
         *,
-        solver: str | Solver[Any] = "als",
+        solver: str | Solver[Any, Any] = "als",
         mean: bool = True,
         biases: bool = True,
         duplicates: prepare.DuplicatePolicy = "error",
@@ -82,14 +83,11 @@ class CP(TensorEstimator):
         check_count(rank=self.rank)
         return [int(self.rank)] * len(sizes)
 
-    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        return CPModel.zeros(shape, self._ranks(shape)[0], dtype)
-
     def _open_rank(self) -> OpenRank:
         most = None if self.rank is None else int(self.rank)
-        return OpenRank(most, lambda rank: lambda sizes, dtype: CPModel.zeros(sizes, rank, dtype))
+        return OpenRank(most)
 
-    def _solver(self) -> Solver[Any]:
+    def _solver(self) -> Solver[Any, Any]:
         return _named_solver(self.solver)
 
 
@@ -105,11 +103,13 @@ class Tucker(TensorEstimator):
     The others are those of :class:`CP`.
     """
 
+    kind: ClassVar[Kind] = "tucker"
+
     def __init__(
         self,
         ranks: int | Sequence[int] | None = None,
         *,
-        solver: str | Solver[Any] = "als",
+        solver: str | Solver[Any, Any] = "als",
         mean: bool = True,
         biases: bool = True,
         duplicates: prepare.DuplicatePolicy = "error",
@@ -144,19 +144,13 @@ class Tucker(TensorEstimator):
         check_count(**{f"ranks[{m}]": rank for m, rank in enumerate(ranks)})
         return [int(rank) for rank in ranks]
 
-    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        return TuckerModel.zeros(shape, self._ranks(shape), dtype)
-
     def _open_rank(self) -> OpenRank | None:
         most = self.ranks
         if not (most is None or is_whole(most)):
             return None
-        return OpenRank(
-            None if most is None else int(most),
-            lambda rank: lambda sizes, dtype: TuckerModel.zeros(sizes, _at_most(rank, sizes), dtype),
-        )
+        return OpenRank(None if most is None else int(most))
 
-    def _solver(self) -> Solver[Any]:
+    def _solver(self) -> Solver[Any, Any]:
         return _named_solver(self.solver)
 
 
@@ -189,12 +183,9 @@ class Biases(TensorEstimator):
         self.privacy = privacy
 
     def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
-        return [1] * len(sizes)
+        return [1] * len(sizes)  # one component that stays zero
 
-    def _make_model(self, shape: Sequence[int], dtype: DTypeLike) -> Multilinear:
-        return CPModel.zeros(shape, 1, dtype)  # one component that stays zero
-
-    def _solver(self) -> Solver[Any]:
+    def _solver(self) -> Solver[Any, Any]:
         return plain(Backfitting(sweeps=self.sweeps, ridge=self.ridge))
 
     def _check_settings(self) -> None:
@@ -213,18 +204,16 @@ def _at_most(rank: int, sizes: Sequence[int]) -> list[int]:
     return [min(rank, size) if size else rank for size in sizes]
 
 
-def _named_solver(solver: str | Solver[Any]) -> Solver[Any]:
+def _named_solver(solver: str | Solver[Any, Any]) -> Solver[Any, Any]:
     if not isinstance(solver, str):
         check_solver("solver", solver)
     name = solver if isinstance(solver, str) else solver.name
-    if name in COUPLED_SOLVERS and name not in SOLVERS:
+    if find(name, "coupled") and not find(name, "open"):
         raise SettingError(
             f"{name!r} gives samples, not one model: use sfumato.Coupled, which takes a single tensor "
             'too, as fit({"data": tensor})'
         )
     if not isinstance(solver, str):
         return plain(solver)
-    if solver not in SOLVERS:
-        raise SettingError(f"there is no solver {solver!r}; there are {', '.join(SOLVERS)}")
-    made: Solver[Any] = SOLVERS[solver]()
+    made: Solver[Any, Any] = solver_class(solver, "open")()
     return made

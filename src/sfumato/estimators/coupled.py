@@ -29,14 +29,16 @@ from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
 from sfumato.errors import DataError, NotFittedError, SettingError
 from sfumato.estimators.parameters import Parametrised
-from sfumato.fit.plan import Plan, Progress, carry_out
+from sfumato.fit.completion import carry_out
+from sfumato.fit.loop import Progress
+from sfumato.fit.plan import Plan
 from sfumato.kernels.numba.parallel import available_threads
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.coupled import CoupledModel
 from sfumato.sites.coupled import CoupledSite
-from sfumato.solvers import COUPLED_SOLVERS
-from sfumato.solvers.coupled.shape import CoupledShape
-from sfumato.solvers.protocol import Info
+from sfumato.solvers.coupled.shape import CoupledShape, CoupledSolver
+from sfumato.solvers.protocol import Info, Run
+from sfumato.solvers.registry import find, names, solver_class
 from sfumato.store import StoredCoupled, load_coupled, save_coupled
 from sfumato.store.reading import damage
 from sfumato.typed import finite_number, made_of
@@ -110,28 +112,31 @@ class Coupled(Parametrised):
         check_kind(Relations, "a sfumato.Relations", relations=relations)
         solver, threads = self._solver(), self.threads or available_threads()
         check_seed(seed=self.seed)
-        shape = CoupledShape.of(relations, int(self.rank), as_precision(self.dtype), int(threads))
-        return Plan(shape, solver, int(self.seed), int(self.starts), getattr(solver, "tolerance", None))
+        shape = CoupledShape.of(relations, int(self.rank), as_precision(self.dtype))
+        return Plan(shape, solver, Run(int(self.seed), int(threads)), int(self.starts))
 
-    def _solver(self) -> Any:
-        if isinstance(self.solver, tuple(COUPLED_SOLVERS.values())):
-            return plain(self.solver)
-        if not isinstance(self.solver, str) or self.solver not in COUPLED_SOLVERS:
-            names = ", ".join(COUPLED_SOLVERS)
+    def _solver(self) -> CoupledSolver:
+        given = self.solver if isinstance(self.solver, str) else getattr(self.solver, "name", "")
+        row = find(given, "coupled")
+        if row is None or isinstance(self.solver, type):
+            known = ", ".join(names("coupled"))
             raise SettingError(
-                f"there is no solver {shown(self.solver)} of coupled models; there are {names}, or a "
+                f"there is no solver {shown(self.solver)} of coupled models; there are {known}, or a "
                 "record such as sfumato.Multiplicative(sweeps=200)"
             )
-        return COUPLED_SOLVERS[self.solver]()
+        made: CoupledSolver = (
+            solver_class(given, "coupled")() if isinstance(self.solver, str) else plain(self.solver)
+        )
+        return made
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
         """Fit to :class:`Relations`, or to a mapping from names to tensors."""
         begin = time.perf_counter()
         relations = X if isinstance(X, Relations) else Relations(X)
-        plan = self.plan(relations)
+        plan, solver = self.plan(relations), self._solver()
         for relation in relations.values():
-            plan.solver.check_relation(relation)
-        site = CoupledSite(relations, plan.shape.threads, plan.shape.dtype)
+            solver.check_relation(relation)
+        site = CoupledSite(relations, plan.run.threads, np.dtype(plan.shape.dtype))
         result = carry_out(plan, site, self.progress)
         self.model_: CoupledModel = result.model
         self.posterior_, self.history_ = result.posterior, result.history
@@ -257,7 +262,7 @@ class Coupled(Parametrised):
         """Write the fitted model to a folder; see :func:`sfumato.load`."""
         if not hasattr(self, "model_"):
             raise NotFittedError("this Coupled model is not fitted yet; call fit first")
-        solver = self._solver()
+        solver: Any = self._solver()
         stored = StoredCoupled(
             self.model_,
             self.modes_,
@@ -281,7 +286,7 @@ class Coupled(Parametrised):
             kept = dict(notes["solver"])
             settings = {name: stored.settings[name] for name in _SAVED}
             method = made_of(cls, settings, "its settings")
-            method.solver = made_of(COUPLED_SOLVERS[kept.pop("name")], kept, "its solver")
+            method.solver = made_of(solver_class(kept.pop("name"), "coupled"), kept, "its solver")
             method.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
             method.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
         method.model_, method.modes_ = stored.model, stored.modes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sfumato.checks import as_numbers
 from sfumato.data import prepare
@@ -12,11 +13,8 @@ from sfumato.data.io.read import read, read_table
 from sfumato.data.io.tables import table_of
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
-from sfumato.fit.admit import admit
-from sfumato.fit.methods import local_mode
-from sfumato.fit.request import Privacy
+from sfumato.fit.admit import Protected, admit
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.units import PrivacyUnit, parse_unit
 
 
 def as_tensor(X: Any, y: Any = None) -> SparseTensor:
@@ -51,18 +49,14 @@ def checked(tensor: SparseTensor, duplicates: prepare.DuplicatePolicy) -> Sparse
 
 
 def admitted(
-    tensor: SparseTensor, privacy: Privacy, duplicates: prepare.DuplicatePolicy
-) -> tuple[SparseTensor, PrivacyUnit, Entropy]:
-    """The tensor as a private fit may see it, with its unit and the source of its noise."""
-    unit = parse_unit(privacy.unit, tensor.mode_names, privacy.max_entries)
-    local = local_mode(privacy, unit, tensor.modes)
-    if not unit.hides_presence:  # elsewhere entries at one cell are entries of their own
+    tensor: SparseTensor, protected: Protected, duplicates: prepare.DuplicatePolicy, entropy: Entropy
+) -> SparseTensor:
+    """The tensor as a private fit may see it."""
+    if not protected.unit.hides_presence:  # elsewhere entries at one cell are entries of their own
         tensor = prepare.merge_duplicates(tensor, duplicates)
-    entropy = Entropy(privacy.seed)
-    tensor = admit(tensor, unit, privacy.public, local, entropy)
-    return tensor, unit, entropy
+    return admit(tensor, protected, entropy)
 
 
-def cast(tensor: SparseTensor, dtype: np.dtype[Any]) -> SparseTensor:
+def cast(tensor: SparseTensor, dtype: DTypeLike) -> SparseTensor:
     """The tensor with values of this type; itself where they are already."""
     return tensor if tensor.values.dtype == dtype else tensor.astype(dtype)

@@ -12,8 +12,8 @@ from sfumato.estimators.completion import CP, Biases, Tucker
 from sfumato.estimators.coupled import Coupled
 from sfumato.estimators.power import PowerMethod
 from sfumato.estimators.predicting import UNSEEN
-from sfumato.solvers import SOLVERS
 from sfumato.solvers.protocol import Info
+from sfumato.solvers.registry import solver_class
 from sfumato.store import COMPONENTS, COUPLED, kind_of, load_model
 from sfumato.store.reading import damage
 from sfumato.typed import finite_number, made_of, whole_number
@@ -60,4 +60,4 @@ def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:
 
 def _solver_from_json(settings: dict[str, Any]) -> Any:
     rest = {key: value for key, value in settings.items() if key != "name"}
-    return made_of(SOLVERS[settings["name"]], rest, "its solver")
+    return made_of(solver_class(settings["name"], "open"), rest, "its solver")

@@ -34,11 +34,12 @@ from sfumato.estimators.power_streams import (
     samples_each,
 )
 from sfumato.estimators.power_tensors import as_array, check_values, open_source, private_source
-from sfumato.fit.methods import open_ledger
-from sfumato.fit.plan import Progress
+from sfumato.fit.choose import open_ledger
+from sfumato.fit.loop import Progress
+from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.power import (
+    Decomposition,
     Online,
-    PrivatePowerPlan,
     carry_out_power,
     from_stream,
     from_tensor,
@@ -59,6 +60,7 @@ from sfumato.solvers.power.iteration import (
     weight_deviations,
 )
 from sfumato.solvers.power.moments import Moment, make_moment
+from sfumato.solvers.protocol import Run
 from sfumato.store import StoredComponents, load_components, save_components
 from sfumato.store.reading import damage
 from sfumato.typed import fits, made_of
@@ -185,12 +187,16 @@ class PowerMethod(Parametrised):
         source, whitening = open_source(tensor, settings, self.whiten, self._threads)
         if whitening is not None:
             settings = replace(settings, sizes=source.sizes)
-        state = carry_out_power(settings, int(self.seed), from_tensor(source), self.progress, whitening)
+        state = carry_out_power(settings, self._run, from_tensor(source), self.progress, whitening)
         self._keep(state, None)
 
     @property
     def _threads(self) -> int:
         return int(self.threads or available_threads())
+
+    @property
+    def _run(self) -> Run:
+        return Run(int(self.seed), self._threads)
 
     def _tensor_settings(self, shape: Sequence[int]) -> PowerSettings:
         sizes = tuple(shape[:1]) if self.symmetric else tuple(shape)
@@ -202,11 +208,11 @@ class PowerMethod(Parametrised):
             raise SettingError(
                 "a private decomposition of a tensor has no whitening; one of a stream of samples has"
             )
-        plan = tensor_plan(self._tensor_settings(tensor.shape), unit, privacy, tensor)
+        plan = tensor_plan(self._tensor_settings(tensor.shape), unit, privacy, tensor, self._run)
         ledger = open_ledger(privacy, unit)
         source = private_source(tensor, unit, self._threads)
         entropy = Entropy(privacy.seed)
-        state = private_from_tensor(plan, source, int(self.seed), ledger, entropy, self.progress)
+        state = private_from_tensor(plan, source, ledger, entropy, self.progress)
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
     # -- a stream ---------------------------------------------------------------------------------
@@ -235,7 +241,7 @@ class PowerMethod(Parametrised):
             check_rereadable(samples, settings)
             moment = make_moment(self.moment, settings.order)
             answer = from_stream(samples.batches, moment)
-            state = carry_out_power(settings, int(self.seed), answer, self.progress)
+            state = carry_out_power(settings, self._run, answer, self.progress)
             self._keep(state, None)
         else:
             self._read_once(samples, settings)
@@ -310,7 +316,7 @@ class PowerMethod(Parametrised):
         else:
             moment = make_moment(self.moment, settings.order)
             each = samples_each(self.samples, settings, count)
-            machine = Online(settings, int(self.seed), moment, each, self.progress)
+            machine = Online(settings, self._run, moment, each, self.progress)
             self.online_ = OpenStream(size, machine)
 
     # -- a stream, privately ----------------------------------------------------------------------
@@ -323,10 +329,8 @@ class PowerMethod(Parametrised):
             return
         check_rereadable(samples, settings)
         plan, moment = self._stream_plan(settings, privacy, reuse=True)
-        ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
-        state = private_from_stream(
-            plan, samples.batches, moment, int(self.seed), ledger, entropy, self.progress
-        )
+        ledger, entropy = open_ledger(privacy, plan.task.unit), Entropy(privacy.seed)
+        state = private_from_stream(plan, samples.batches, moment, ledger, entropy, self.progress)
         self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
 
     def _read_blocks(self, samples: Samples, settings: PowerSettings, privacy: Privacy) -> None:
@@ -339,15 +343,15 @@ class PowerMethod(Parametrised):
 
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> PrivateStream:
         plan, moment = self._stream_plan(settings, privacy, reuse=False)
-        ledger, entropy = open_ledger(privacy, plan.unit), Entropy(privacy.seed)
-        machine = Online(settings, int(self.seed), moment, None, self.progress)
+        ledger, entropy = open_ledger(privacy, plan.task.unit), Entropy(privacy.seed)
+        machine = Online(settings, self._run, moment, None, self.progress)
         return PrivateStream.begin(plan, machine, ledger, entropy)
 
     def _stream_plan(
         self, settings: PowerSettings, privacy: Privacy, *, reuse: bool
-    ) -> tuple[PrivatePowerPlan, Moment]:
+    ) -> tuple[PrivatePlan[Decomposition], Moment]:
         count = privacy.public.entries if reuse else self.samples
-        return stream_plan(settings, privacy, self.moment, count, reuse=reuse)
+        return stream_plan(settings, privacy, self.moment, count, self._run, reuse=reuse)
 
     # -- what both share --------------------------------------------------------------------------
 

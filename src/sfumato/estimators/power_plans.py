@@ -8,7 +8,8 @@ from math import sqrt
 from sfumato.checks import check_count
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
-from sfumato.fit.power import PrivatePowerPlan
+from sfumato.fit.plan import PrivatePlan
+from sfumato.fit.power import Decomposition, as_printed
 from sfumato.fit.request import Privacy
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
@@ -16,6 +17,7 @@ from sfumato.privacy.units import Sample, TensorEntry
 from sfumato.solvers.power.iteration import PowerSettings
 from sfumato.solvers.power.moments import Moment, SumInDoubles, make_moment
 from sfumato.solvers.power.sensitivity import InDoubles
+from sfumato.solvers.protocol import Run
 from sfumato.types import Array
 
 _SEVERAL = 16  # times the public number of samples is how many the proof allows for
@@ -33,30 +35,31 @@ def entry_unit(privacy: Privacy, *, symmetric: bool) -> TensorEntry:
 
 
 def tensor_plan(
-    settings: PowerSettings, unit: TensorEntry, privacy: Privacy, tensor: Array | SparseTensor
-) -> PrivatePowerPlan:
+    settings: PowerSettings,
+    unit: TensorEntry,
+    privacy: Privacy,
+    tensor: Array | SparseTensor,
+    run: Run,
+) -> PrivatePlan[Decomposition]:
     """The calibrated plan for a tensor, of which the shape matters and whether it is sparse."""
     printed = _is_printed(privacy)
     if printed:
         settings = replace(settings, average=False)
         if not settings.symmetric:
             raise SettingError('analysis="paper" is for symmetric tensors')
-    plan = PrivatePowerPlan(
-        settings,
-        unit,
-        privacy.budget,
-        InDoubles.of(unit, tensor.shape, sparse=isinstance(tensor, SparseTensor)),
-        "entry",
-        printed=printed,
-        assumptions=("the shape of the tensor is public",),
-    )
+    sensitivity = InDoubles.of(unit, tensor.shape, sparse=isinstance(tensor, SparseTensor))
+    assumed = ("the shape of the tensor is public",)
+    task = Decomposition(settings, unit, sensitivity, "entry", assumptions=assumed)
+    plan = PrivatePlan(task, privacy.budget, run)
     warn_of(plan.caveats)
+    if printed and isinstance(privacy.budget, Budget):
+        return as_printed(task, privacy.budget, run)
     return plan.calibrated()
 
 
 def stream_plan(
-    settings: PowerSettings, privacy: Privacy, kind: str, count: int | None, *, reuse: bool
-) -> tuple[PrivatePowerPlan, Moment]:
+    settings: PowerSettings, privacy: Privacy, kind: str, count: int | None, run: Run, *, reuse: bool
+) -> tuple[PrivatePlan[Decomposition], Moment]:
     """The calibrated plan for the moment of a stream of about ``count`` samples, or of such blocks."""
     unit = privacy.unit
     if not isinstance(unit, Sample):
@@ -74,16 +77,16 @@ def stream_plan(
     if unit.norm is not None:
         moment = replace(moment, whitened_norm=_WHITENED_NORM * sqrt(settings.components))
     what = moment.unit()
-    plan = PrivatePowerPlan(
+    task = Decomposition(
         settings,
         unit,
-        privacy.budget,
         SumInDoubles(moment, _SEVERAL * int(count)),
         what,
-        count,
+        int(count),
         in_blocks=not reuse,
         assumptions=_assumed_of_stream(settings.sizes[0], what, count, reuse),
     )
+    plan = PrivatePlan(task, privacy.budget, run)
     warn_of(plan.caveats)
     return plan.calibrated(), moment
 

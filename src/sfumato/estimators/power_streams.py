@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from sfumato.checks import check_count
 from sfumato.data.samples import Samples
 from sfumato.errors import DataError, SettingError
-from sfumato.fit.power import Online, PrivatePowerPlan
+from sfumato.fit.plan import PrivatePlan
+from sfumato.fit.power import Decomposition, Online
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Ledger
@@ -77,17 +78,17 @@ class PrivateStream(NamedTuple):
     size: int
     machine: Online
     guarantee: Guarantee
-    plan: PrivatePowerPlan
+    plan: PrivatePlan[Decomposition]
     noise: Entropy
 
     @classmethod
     def begin(
-        cls, plan: PrivatePowerPlan, machine: Online, ledger: Ledger, entropy: Entropy
+        cls, plan: PrivatePlan[Decomposition], machine: Online, ledger: Ledger, entropy: Entropy
     ) -> PrivateStream:
         with ledger.reserve(plan.charges, entropy) as reservation:
             noise = reservation.ask(lambda draw: draw.source())
         guarantee = plan.guarantee(ledger, seeded=not entropy.exact)
-        return cls(plan.settings.sizes[0], machine, guarantee, plan, noise)
+        return cls(plan.task.settings.sizes[0], machine, guarantee, plan, noise)
 
     def __deepcopy__(self, memo: Any) -> PrivateStream:
         if self.machine.done:
@@ -113,5 +114,7 @@ class PrivateStream(NamedTuple):
         self.machine.add_block(block, self._release)
 
     def _release(self, query: Query, total: Array) -> Noisy:
-        mechanism = self.plan.mechanism(query.kind)
-        return self.plan.released(query, total, lambda clipped: mechanism.release(clipped, self.noise))
+        mechanism = self.plan.task.mechanism(query.kind)
+        return self.plan.task.released(
+            query, total, lambda clipped: mechanism.release(clipped, self.noise)
+        )

@@ -13,14 +13,17 @@ from sfumato.checks import check_count, check_share, given
 from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, SettingError
 from sfumato.estimators.base import TensorEstimator
-from sfumato.estimators.intake import admitted, as_tensor
+from sfumato.estimators.intake import admitted, as_tensor, cast
 from sfumato.estimators.parameters import Parametrised
-from sfumato.fit.methods import open_ledger
-from sfumato.fit.private import PrivatePlan
+from sfumato.fit.admit import Protected
+from sfumato.fit.choose import open_ledger
+from sfumato.fit.completion import Completion
+from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
-from sfumato.fit.search import SearchPlan, carry_out_search, make_search
+from sfumato.fit.search import BestOf, carry_out_search, guarantee_of, make_search
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.surface import setting
 
@@ -75,11 +78,11 @@ class PrivateSearch(Parametrised):
         *,
         bounds: tuple[float, float] | None = None,
         entries: int | None = None,
-    ) -> SearchPlan:
+    ) -> PrivatePlan[BestOf]:
         """What ``fit`` will do to a tensor with these modes; needs no data."""
         budget = self._checked_budget()
 
-        def plans_within(run: Budget) -> list[PrivatePlan]:
+        def plans_within(run: Budget) -> list[PrivatePlan[Completion]]:
             return [
                 candidate._private_plan(
                     self._privacy_of_run(candidate, run), modes, bounds=bounds, entries=entries
@@ -141,15 +144,17 @@ class PrivateSearch(Parametrised):
         self._checked_budget()
         tensor, first = as_tensor(X, y), self.estimators[0]
         # Whose rows are local may hang on the method; that all candidates agree is checked in the plan.
-        privacy = self._privacy_of(first)
-        tensor, unit, entropy = admitted(tensor, privacy, first.duplicates)
-        entries = None if unit.hides_presence else tensor.n_entries
-        plan = self.plan(tensor.modes, bounds=tensor.bounds, entries=entries)
-        ledger = open_ledger(privacy, unit)
-        found = carry_out_search(plan, tensor, ledger, entropy, [c.progress for c in self.estimators])
+        privacy, entropy = self._privacy_of(first), Entropy(self.privacy.seed)
+        protected = Protected.by(privacy, tensor.modes)
+        tensor = admitted(tensor, protected, first.duplicates, entropy)
+        plan = self.plan(tensor.modes, bounds=tensor.bounds, entries=tensor.n_entries)
+        ledger, facts = open_ledger(privacy, protected.unit), plan.task.facts
+        tensor = cast(tensor, facts.shape.dtype)
+        progress = [candidate.progress for candidate in self.estimators]
+        found = carry_out_search(plan, tensor, first._threads, ledger, entropy, progress)
         best = self._copy(self.estimators[found.best])
-        promised = plan.guarantee(found.best, ledger, seeded=not entropy.exact)
-        best.adopt(found.fit, tensor, promised, plan.shape.local)
+        promised = guarantee_of(plan, found.best, ledger, seeded=not entropy.exact)
+        best.adopt(found.fit, tensor, promised, facts.local)
         best.fit_seconds_ = time.perf_counter() - begin
         self.best_estimator_, self.best_index_ = best, found.best
         return self

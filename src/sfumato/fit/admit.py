@@ -11,33 +11,70 @@ Who they are and how many is what presence means, so that labels read off the da
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data import prepare
-from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.data.tensor import Mode, SparseTensor, find_mode
 from sfumato.errors import SettingError
+from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.ordering import lexicographic_order
 from sfumato.privacy.clipping import clip_values
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.units import PrivacyUnit, Public, Unit
+from sfumato.privacy.units import PrivacyUnit, Public, Unit, parse_unit
 from sfumato.surface import either
 
 
-def admit(
-    tensor: SparseTensor, unit: PrivacyUnit, public: Public, local: int | None, entropy: Entropy
-) -> SparseTensor:
+@dataclass(frozen=True)
+class Protected:
+    """What a private fit protects: its unit, what is said to be public, and whose rows are local."""
+
+    unit: PrivacyUnit
+    public: Public
+    local: int | None = None
+
+    @classmethod
+    def by(cls, privacy: Privacy, modes: Sequence[Mode]) -> Protected:
+        """What was asked for, of a tensor with these modes."""
+        unit = parse_unit(privacy.unit, [mode.name for mode in modes], privacy.max_entries)
+        return cls(unit, privacy.public, local_mode(privacy, unit, modes))
+
+    def owners(self, names: Sequence[str]) -> list[str]:
+        """The mode whose levels are people, of whom nothing may be read off the data; none or one."""
+        if self.local is not None:
+            return [names[self.local]]
+        return [self.unit.mode] if isinstance(self.unit, Unit) else []
+
+
+def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> int | None:
+    """The mode whose rows stay with their owners."""
+    if privacy.local is None:
+        return None
+    if privacy.local == "auto":
+        joint = privacy.analysis == "proven" and privacy.can_be_joint
+        return find_mode(modes, unit.mode) if isinstance(unit, Unit) and joint else None
+    if not unit.hides_presence:
+        raise SettingError(
+            "rows stay with their owners where presence is protected: use the unit 'entry' or a mode"
+        )
+    if isinstance(unit, Unit) and privacy.local != unit.mode:
+        raise SettingError(f"the unit is one {unit.mode}: only rows of {unit.mode} can be its own")
+    return find_mode(modes, privacy.local)
+
+
+def admit(tensor: SparseTensor, protected: Protected, entropy: Entropy) -> SparseTensor:
     """The tensor as a private fit may see it."""
+    unit, public, local = protected.unit, protected.public, protected.local
     if tensor.bounds is None:
         raise SettingError(
             "a private fit needs public bounds of the values, from knowledge and not from the data: "
             + either("read(..., bounds=(1, 5))", "--bounds 1 5")
         )
     bounds, cap_seed = tensor.bounds, entropy.public_seed()
-    check_labels(tensor.modes, unit, public, local)
+    check_labels(tensor.modes, protected)
     tensor = _with_public_labels(tensor, public)
     if local is not None and public.units is not None:
         places = _places(unit, public.units, entropy)
@@ -52,13 +89,14 @@ def admit(
 # -- what has to be public ------------------------------------------------------------------------
 
 
-def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local: int | None) -> None:
+def check_labels(modes: Sequence[Mode], protected: Protected) -> None:
     """Where presence is protected: what is released, and all sizes, have to be public."""
+    unit, public, local = protected.unit, protected.public, protected.local
     names = [mode.name for mode in modes]
     _check_given(names, public, local)
     if not unit.hides_presence:
         return
-    owners = _owners(names, unit, local)
+    owners = protected.owners(names)
     if local is not None:
         _check_owners(names[local], public)
     elif owners and not public.lists(owners[0]):
@@ -74,13 +112,6 @@ def check_labels(modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local
             f"those in the data public, {either('Public(labels=True)', '--labels-are-public')}, which "
             "the guarantee then lists as an assumption"
         )
-
-
-def _owners(names: Sequence[str], unit: PrivacyUnit, local: int | None) -> list[str]:
-    """The mode whose levels are people, of whom nothing may be read off the data; none or one."""
-    if local is not None:
-        return [names[local]]
-    return [unit.mode] if isinstance(unit, Unit) else []
 
 
 def _check_given(names: Sequence[str], public: Public, local: int | None) -> None:
@@ -114,8 +145,9 @@ def _check_owners(name: str, public: Public) -> None:
         )
 
 
-def public_modes(modes: Sequence[Mode], public: Public, local: int | None) -> tuple[Mode, ...]:
-    """The modes with as many levels as they have for a fit; labels where these stay the same."""
+def public_modes(modes: Sequence[Mode], protected: Protected) -> tuple[Mode, ...]:
+    """The modes with as many levels as they have for a fit: all that settings may depend on."""
+    public, local = protected.public, protected.local
     sizes = [len(public.listed(m.name)) if public.lists(m.name) else m.size for m in modes]
     if local is not None and public.units is not None:
         sizes[local] = public.units
@@ -138,11 +170,10 @@ def _labels_flag(name: str) -> str:
     return either(f"Public(labels={{{name!r}: [...]}})", f"--public-labels {name}=FILE")
 
 
-def public_facts(
-    modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local: int | None
-) -> tuple[str, ...]:
+def public_facts(modes: Sequence[Mode], protected: Protected) -> tuple[str, ...]:
     """What a guarantee assumes to be public, as the caller declared it, in words."""
-    facts = _facts_of_presence(modes, unit, public, local)
+    unit, public = protected.unit, protected.public
+    facts = _facts_of_presence(modes, protected)
     if public.entries is not None and unit.hides_presence:
         facts.append(f"the number of entries, about {public.entries:,}, is public")
     if public.spread is not None:
@@ -152,13 +183,12 @@ def public_facts(
     return tuple(facts)
 
 
-def _facts_of_presence(
-    modes: Sequence[Mode], unit: PrivacyUnit, public: Public, local: int | None
-) -> list[str]:
+def _facts_of_presence(modes: Sequence[Mode], protected: Protected) -> list[str]:
+    unit, public, local = protected.unit, protected.public, protected.local
     if not unit.hides_presence:
         return ["which cells were observed is public"]
     names = [mode.name for mode in modes]
-    owners = _owners(names, unit, local)
+    owners = protected.owners(names)
     given = [name for name in names if public.lists(name)]
     read_off = [name for name in names if public.labels_of(name) is True and name not in owners]
     facts = []

@@ -83,9 +83,7 @@ def carry_out(plan: Plan[Any], site: Site | CoupledSite, progress: Progress | No
     return min(fits, key=lambda fit: _remaining(fit, site)) if len(fits) > 1 else fits[0]
 
 
-def _one_start(
-    plan: Plan[Any], start: int, site: Site | CoupledSite, progress: Progress | None
-) -> Fit:
+def _one_start(plan: Plan[Any], start: int, site: Site | CoupledSite, progress: Progress | None) -> Fit:
     solver, run = plan.solver, replace(plan.run, seed=plan.run.seed + start)
     state = solver.init(run, plan.shape)  # which checks the settings
     number = int(solver.rounds(plan.shape))

@@ -11,11 +11,13 @@ from sfumato.checks import check_count, check_threads, shown
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
-from sfumato.fit.plan import Fit, Plan, carry_out
+from sfumato.fit.completion import Fit, carry_out
+from sfumato.fit.plan import Plan
 from sfumato.models.gamma_posterior import GammaPosterior
 from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.coupled.variational import Variational
+from sfumato.solvers.protocol import Run
 
 
 class RankChoice(NamedTuple):
@@ -58,8 +60,8 @@ def choose_rank(
     site = CoupledSite(coupled, threads, np.dtype(np.float64))
     fits = dict[int, Fit]()
     for rank in tried:
-        shape = CoupledShape.of(coupled, int(rank), np.float64, threads)
-        fits[rank] = carry_out(Plan(shape, method, seed, starts, method.tolerance), site)
+        shape = CoupledShape.of(coupled, int(rank))
+        fits[rank] = carry_out(Plan(shape, method, Run(seed, threads), starts), site)
     bounds = {rank: -float(fit.history[-1].objective or 0.0) for rank, fit in fits.items()}
     best = max(bounds, key=lambda rank: bounds[rank])
     return RankChoice(best, bounds, fits[best].posterior)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, locate
 from sfumato.errors import SettingError, UnknownLabelError
 from sfumato.models.multilinear import Multilinear
-from sfumato.sites.memory import Site
 from sfumato.models.own_prior import OwnPrior
+from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.types import Array
 

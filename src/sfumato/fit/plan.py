@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
 from numbers import Real
@@ -42,7 +42,7 @@ class Plan(Generic[_Shape]):
 
     shape: _Shape
     solver: Solver[Any, Any]
-    run: Run = Run()
+    run: Run = field(default_factory=Run)
     starts: int = 1
 
     def __post_init__(self) -> None:
@@ -104,6 +104,7 @@ class Promise:
     owner: str | None = None
     cap: int | None = None
     tuning: str | None = None
+    claimed: float | None = None  # epsilon that a paper claims for the whole, where it is not accounted
 
 
 class Task(Protocol):
@@ -156,7 +157,7 @@ class PrivatePlan(Generic[_Task]):
 
     task: _Task
     budget: Budget | ZCDP
-    run: Run = Run()
+    run: Run = field(default_factory=Run)
 
     def calibrated(self) -> PrivatePlan[_Task]:
         """The same plan with the least noise that its budget covers."""
@@ -198,10 +199,13 @@ class PrivatePlan(Generic[_Task]):
 
     def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
         """What the release promises."""
-        promise = {field.name: getattr(self.task.promise, field.name) for field in fields(Promise)}
-        promise["assumptions"] = (*self.task.promise.assumptions, *ledger.account.assumptions)
-        spent = spending(self.event, self.budget, ledger)
-        return Guarantee(**{**spent, **promise}, seeded=seeded, warnings=self.caveats)
+        promise = self.task.promise
+        said = {part.name: getattr(promise, part.name) for part in fields(Promise)}
+        said["assumptions"] = (*promise.assumptions, *ledger.account.assumptions)
+        spent, claimed = spending(self.event, self.budget, ledger), said.pop("claimed")
+        if claimed is not None:
+            spent |= {"epsilon": claimed, "total_epsilon": None}
+        return Guarantee(**spent, **said, seeded=seeded, warnings=self.caveats)
 
 
 _PROBES = (1.0, 7.0)  # noise at which two plans are compared
@@ -273,9 +277,9 @@ def _budget_shares(charges: tuple[Charge, ...]) -> list[float]:
 def _noise_in_words(first: Any, last: Any) -> str:
     """A mechanism with its settings, from the first draw to the last where they change."""
     named = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(first).__name__)]
-    for field in fields(first):
-        begin, end = (getattr(each, field.name) for each in (first, last))
+    for part in fields(first):
+        begin, end = (getattr(each, part.name) for each in (first, last))
         if isinstance(begin, Real) and not isinstance(begin, bool):
             value = f"{begin:.3g}" if begin == end else f"{begin:.3g} to {end:.3g}"
-            named.append(f"{field.name.replace('_', ' ')} {value}")
+            named.append(f"{part.name.replace('_', ' ')} {value}")
     return ", ".join(named)

@@ -21,23 +21,17 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sfumato.data.profile import Profile
-from sfumato.data.tensor import find_mode
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
-from sfumato.solvers.private.biases import (
-    Known,
-    PrivateBiases,
-    PrivateConstant,
-    constant_deviation,
-    prefers_laplace,
-)
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
+from sfumato.solvers.private.constant import PrivateConstant, constant_deviation
+from sfumato.solvers.private.known import Known
 from sfumato.types import Array
 
 _GROUPS = 64  # of levels of like popularity
-_USUAL_ENTRIES = 100  # of an average level, where the number of entries is not public
 _START = 0.03  # what a random start has found of a component, in each mode
 _SWEEPS, _SETTLED = 300, 1e-6  # towards a fixed point
 _FOUND = 0.01  # share of the variance that factors have to explain
@@ -124,30 +118,29 @@ class Counted(NamedTuple):
 class Outlook:
     """The public numbers of a fit, and what is assumed beside them. Variances are over the values'."""
 
-    shape: PublicShape
+    facts: Facts
     profile: Profile = field(default_factory=Profile)
 
     @cached_property
     def known(self) -> Known:
-        return Known(self.shape, 1.0, pure=False)
+        return Known(self.facts, 1.0, pure=False)
 
     @cached_property
     def entries(self) -> float:
-        sizes = self.shape.sizes
-        return self.shape.entries or _USUAL_ENTRIES * sum(sizes) / len(sizes)
+        return self.facts.expected_entries
 
     @cached_property
     def people(self) -> int:
         """The mode whose levels are people: the unit's, the local one, or else the first."""
-        for mode in (self.known.unit_mode, self.shape.local):
+        for mode in (self.facts.unit_mode, self.facts.local):
             if mode is not None:
                 return mode
         return 0
 
     @cached_property
     def levels(self) -> tuple[Levels, ...]:
-        sizes = self.shape.sizes
-        exponents = self.profile.exponents(self.shape.modes, self.people)
+        sizes = self.facts.sizes
+        exponents = self.profile.exponents(self.facts.modes, self.people)
         return tuple(
             popular_levels(size, exponent, self.entries, prod(sizes) / size)
             for size, exponent in zip(sizes, exponents, strict=True)
@@ -160,14 +153,14 @@ class Outlook:
 
     def _counted(self, mode: int) -> Counted:
         """A unit with k_j entries at level j weighs each (ridge + sum_j k_j^2)^(-1/2)."""
-        entries, own = self.levels[mode].entries, self.known.unit_mode
+        entries, own = self.levels[mode].entries, self.facts.unit_mode
         if own is None:
             return Counted(entries, entries)
         if mode == own:
             squares = entries**2 / (entries**2 + self.known.ridge)
             return Counted(np.sqrt(squares), squares / entries)
         units, here = self.levels[own], self.levels[mode]
-        cells = prod(self.shape.sizes) / (self.shape.sizes[own] * self.shape.sizes[mode])
+        cells = prod(self.facts.sizes) / (self.facts.sizes[own] * self.facts.sizes[mode])
         twice = here.number @ (here.entries / self.entries) ** 2 * (1 - 1 / cells)
         squares = 1 / (units.entries + twice * units.entries**2 + self.known.ridge)
         return Counted(entries * (units.share @ np.sqrt(squares)), entries * (units.share @ squares))
@@ -183,12 +176,12 @@ class Outlook:
 
     @cached_property
     def bias_variances(self) -> Array:
-        return np.array(self.profile.bias_variances(self.shape.modes))
+        return np.array(self.profile.bias_variances(self.facts.modes))
 
     @cached_property
     def timeless(self) -> list[int]:
         """Modes whose factors have to be found; those of times are taken for one."""
-        return [m for m, mode in enumerate(self.shape.modes) if mode.bin is None]
+        return [m for m, mode in enumerate(self.facts.modes) if mode.bin is None]
 
     def unexplained(self, lost: Array) -> float:
         """Variance that biases leave, where these shares of them are lost."""
@@ -204,7 +197,7 @@ class Outlook:
         """
         entries, counted = self.levels[mode].entries, self.counted[mode]
         if locally is None:
-            locally = mode == self.shape.local
+            locally = mode == self.facts.local
         if locally:
             counted, noise = Counted(entries, entries), 0.0
         found = np.multiply.outer(np.asarray(signal, np.float64), counted.weights**2)
@@ -232,7 +225,7 @@ def expected_biases(
 ) -> Outcome:
     """What to expect of private biases."""
     lost = _lost_biases(outlook, _bias_noise(outlook, solver, efficiency))
-    share = solver.steps(outlook.shape)[0].share
+    share = solver.steps(outlook.facts)[0].share
     return Outcome(outlook.unexplained(lost) + _constant_error(outlook, solver, share))
 
 
@@ -240,31 +233,31 @@ def expected_alternating(
     outlook: Outlook, solver: PrivateAlternating, rank: int, efficiency: Efficiency = EFFICIENCY
 ) -> Outcome:
     """What to expect of an alternating fit of this rank."""
-    biases = solver.biases(outlook.shape)
-    start = replace(outlook, shape=solver.bias_shape(outlook.shape))
+    biases = solver.biases(outlook.facts)
+    start = replace(outlook, facts=solver.bias_facts(outlook.facts))
     first = _bias_noise(start, biases, efficiency)
     scatter = start.unexplained(_lost_biases(start, first))  # what later noise is in proportion to
     noise = _row_noise(outlook, solver, rank, scatter, first, efficiency)
     lost, explained = _settled(outlook, noise, rank)
-    share = biases.steps(start.shape)[0].share
+    share = biases.steps(start.facts)[0].share
     error = outlook.unexplained(lost) - explained + _constant_error(outlook, biases, share)
     return Outcome(error, explained)
 
 
 def _constant_error(outlook: Outlook, solver: PrivateConstant | PrivateBiases, share: float) -> float:
-    known = Known(outlook.shape, solver.noise, solver.pure)
+    known = Known(outlook.facts, solver.noise, solver.pure)
     number = outlook.entries
-    if known.unit_mode is not None:
-        units = outlook.levels[known.unit_mode]
+    if known.facts.unit_mode is not None:
+        units = outlook.levels[known.facts.unit_mode]
         number = float(units.number @ np.minimum(units.entries / known.full_entries, 1.0))
-    error = (constant_deviation(known, share) / (number * known.spread)) ** 2
+    error = (constant_deviation(known, share) / (number * known.facts.spread)) ** 2
     return error / (1 + error)  # shrunk towards the middle of the bounds
 
 
 def _bias_noise(outlook: Outlook, solver: PrivateBiases, efficiency: Efficiency) -> dict[int, Array]:
     """Noise in a level's sums, by mode that is asked about and group of levels."""
-    left = solver.settled_noise(outlook.shape, outlook.counts)
-    scale = efficiency.biases / outlook.known.spread**2
+    left = solver.settled_noise(outlook.facts, outlook.counts)
+    scale = efficiency.biases / outlook.facts.spread**2
     return {mode: scale * outlook.by_group(mode, noise) for mode, noise in left.items()}
 
 
@@ -295,9 +288,9 @@ def _row_noise(
     efficiency: Efficiency,
 ) -> _Noise:
     """Noise in the sums of rows and of biases; those of biases were asked for twice."""
-    scale = scatter * (efficiency.units if outlook.known.unit_mode is not None else efficiency.entries)
+    scale = scatter * (efficiency.units if outlook.facts.unit_mode is not None else efficiency.entries)
     rows, biases = {}, dict(first)
-    for mode, left in solver.settled_noise(outlook.shape, outlook.counts, rank).items():
+    for mode, left in solver.settled_noise(outlook.facts, outlook.counts, rank).items():
         rows[mode] = scale * outlook.by_group(mode, left.rows)
         again = scale * outlook.by_group(mode, left.biases)
         biases[mode] = 1 / (1 / again + 1 / first[mode]) if mode in first else again
@@ -310,8 +303,8 @@ def _settled(outlook: Outlook, noise: _Noise, rank: int) -> tuple[Array, float]:
     Round by round, as a fit finds more and more. From the same start each step finds the more the
     less noise there is, and so does the fixed point.
     """
-    shape, prior, order = outlook.shape, outlook.bias_variances, len(outlook.levels)
-    strengths, own = outlook.profile.strengths[:rank], outlook.known.unit_mode
+    facts, prior, order = outlook.facts, outlook.bias_variances, len(outlook.levels)
+    strengths, own = outlook.profile.strengths[:rank], outlook.facts.unit_mode
     found, lost = np.ones((order, strengths.shape[0])), np.zeros(order)
     found[outlook.timeless] = _START
     rest = outlook.profile.noise
@@ -327,9 +320,9 @@ def _settled(outlook: Outlook, noise: _Noise, rank: int) -> tuple[Array, float]:
         rest = outlook.unexplained(lost) - float(strengths @ found.prod(0))
         if np.abs(found - before).max() < _SETTLED:
             break
-    if shape.local in outlook.timeless:  # solved once more at the end, without noise
-        signal = strengths * np.delete(found, shape.local, 0).prod(0)
-        found[shape.local] = outlook.kept(shape.local, signal, rest, 0.0)
+    if facts.local in outlook.timeless:  # solved once more at the end, without noise
+        signal = strengths * np.delete(found, facts.local, 0).prod(0)
+        found[facts.local] = outlook.kept(facts.local, signal, rest, 0.0)
     return lost, float(strengths @ found.prod(0))
 
 
@@ -379,18 +372,18 @@ class Forecast:
         return self.biases if self.biases.rmse < (1 - _TIE) * self.constant.rmse else self.constant
 
 
-def serves_factors(shape: PublicShape, budget: Budget | ZCDP) -> bool:
+def serves_factors(facts: Facts, budget: Budget | ZCDP) -> bool:
     """Whether an alternating fit is to be had: by entry, or where units keep their own rows."""
     if isinstance(budget, Budget) and budget.pure:
         return False
-    unit = shape.unit
+    unit, shape = facts.unit, facts.shape
     if isinstance(unit, Unit):
-        return shape.fit_biases and shape.fit_mean and shape.local == find_mode(shape.modes, unit.mode)
+        return shape.fit_biases and shape.fit_mean and facts.local == facts.unit_mode
     return shape.fit_biases and shape.fit_mean and isinstance(unit, Value | Entry)
 
 
 def forecast(
-    shape: PublicShape,
+    facts: Facts,
     budget: Budget | ZCDP,
     *,
     profile: Profile | None = None,
@@ -398,7 +391,7 @@ def forecast(
     efficiency: Efficiency = EFFICIENCY,
 ) -> Forecast:
     """What to expect of each method within a budget; ``most`` is the largest rank to consider."""
-    outlook = Outlook(shape, profile or Profile())
+    outlook = Outlook(facts, profile or Profile())
     constant = sqrt(expected(outlook, budget, "constant", 0, efficiency).error)
     biases = sqrt(expected(outlook, budget, "bias", 0, efficiency).error)
     factors = _best_factors(outlook, budget, constant, most, efficiency)
@@ -446,9 +439,9 @@ def _best_factors(
     efficiency: Efficiency,
 ) -> Expectation | None:
     """The least rank whose error is as good as the best."""
-    if not serves_factors(outlook.shape, budget):
+    if not serves_factors(outlook.facts, budget):
         return None
-    largest = min(outlook.profile.components, *(size for size in outlook.shape.sizes if size))
+    largest = min(outlook.profile.components, *(size for size in outlook.facts.sizes if size))
     outcomes = {
         rank: expected(outlook, budget, "alternating", rank, efficiency)
         for rank in range(1, min(largest, most or largest) + 1)
@@ -470,7 +463,7 @@ def expected(
     """What to expect of a method within a budget: "constant", "bias" or "alternating"."""
     pure = isinstance(budget, Budget) and budget.pure
     if method == "bias" and isinstance(budget, Budget):
-        pure = prefers_laplace(outlook.shape, budget)
+        pure = prefers_laplace(outlook.facts, budget)
     noise = 1 / budget.epsilon if pure and isinstance(budget, Budget) else multiplier(budget)
     if method == "constant":
         return expected_constant(outlook, PrivateConstant(noise, pure))

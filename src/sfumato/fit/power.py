@@ -14,20 +14,18 @@ from math import inf, sqrt
 import numpy as np
 
 from sfumato.errors import DataError
-from sfumato.fit.plan import Progress
-from sfumato.fit.private import check_covered, spending
-from sfumato.privacy.accounting import calibrate
-from sfumato.privacy.budgets import ZCDP, Budget
-from sfumato.privacy.caveats import caveats
+from sfumato.fit.loop import Progress, Rounds, loop
+from sfumato.fit.plan import PrivatePlan, Promise
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.events import Composed, Event
-from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Draw, Ledger
 from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
 from sfumato.privacy.units import PowerUnit, TensorEntry
+from sfumato.records import record
 from sfumato.solvers.power.iteration import (
     Kind,
+    PowerIteration,
     PowerSettings,
     PowerState,
     Query,
@@ -36,10 +34,10 @@ from sfumato.solvers.power.iteration import (
     begin,
     update,
 )
-from sfumato.solvers.power.moments import Batch, Moment, check_sums
-from sfumato.solvers.power.sensitivity import printed_multiplier, printed_sensitivity
+from sfumato.solvers.power.moments import Batch, Moment, SumInDoubles, check_sums
+from sfumato.solvers.power.sensitivity import InDoubles, printed_multiplier, printed_sensitivity
 from sfumato.solvers.power.tensors import TensorSource, answered, exact_sum
-from sfumato.solvers.protocol import Info
+from sfumato.solvers.protocol import Info, Run
 from sfumato.types import Array
 
 Answer = Callable[[Query], Noisy]
@@ -59,22 +57,15 @@ _PRINTED_PROOF = (
 
 def carry_out_power(
     settings: PowerSettings,
-    seed: int,
+    run: Run,
     answer: Answer,
     progress: Progress | None = None,
     whitening: Whitening | None = None,
 ) -> PowerState:
     """Ask until all components are found."""
-    state = begin(settings, seed, whitening)
-    while not state.done:
-        state = update(state, answer(ask(state)))
-        _tell(progress, state)
-    return state
-
-
-def _tell(progress: Progress | None, state: PowerState) -> None:
-    if progress is not None:
-        progress(state.answered, state.settings.rounds, Info(len(state.weights)))
+    method = PowerIteration(settings)
+    rounds = Rounds(settings.rounds, settings.rounds, progress)
+    return loop(method, method.init(run, whitening), rounds, answer).state
 
 
 def from_tensor(source: TensorSource) -> Answer:
@@ -141,39 +132,47 @@ class Running:
 # -- privately ------------------------------------------------------------------------------------
 
 
+@record
 @dataclass(frozen=True)
-class PrivatePowerPlan:
-    """What will be asked, with how much noise, and what that costs: everything but the data.
+class Decomposition:
+    """What will be asked for components, with how much noise: everything but the data.
 
     Parameters
     ----------
     sensitivity : how much one unit moves the answer to a query.
     count : public number of samples by which sums are divided: of the stream, or of one block of it.
     in_blocks : whether every question is put to samples of its own.
-    printed : Algorithm 3 as printed; every direction has noise of its own size.
+    claimed : of Algorithm 3 as printed, the epsilon that it claims; every direction has noise of its own
+        size then.
     """
 
     settings: PowerSettings
     unit: PowerUnit
-    budget: Budget | ZCDP
-    sensitivity: Callable[[Query], float]
+    sensitivity: InDoubles | SumInDoubles
     what: str
     count: int = 1
     in_blocks: bool = False
-    printed: bool = False
+    claimed: float | None = None
     assumptions: tuple[str, ...] = ()
     noise: float = 1.0
 
-    def calibrated(self) -> PrivatePowerPlan:
-        """The same plan with the least noise that its budget covers; as printed, with the paper's."""
-        if self.printed:
-            assert isinstance(self.budget, Budget)
-            queries = self.settings.rounds * self.settings.restarts
-            return replace(self, noise=printed_multiplier(self.budget, queries))
-        noise = calibrate(lambda noise: replace(self, noise=noise).event, self.budget)
-        plan = replace(self, noise=noise)
-        check_covered(self.budget, plan.event)
-        return plan
+    @property
+    def printed(self) -> bool:
+        return self.claimed is not None
+
+    def with_noise(self, noise: float) -> Decomposition:
+        return replace(self, noise=noise)
+
+    def check(self) -> None:
+        """Settings were checked when they were made."""
+
+    @property
+    def units(self) -> int | None:
+        return None
+
+    @property
+    def rounds(self) -> int:
+        return self.settings.rounds
 
     def mechanism(self, kind: Kind) -> IdealGaussian:
         """The noise of an answer; of all directions together."""
@@ -192,10 +191,6 @@ class PrivatePowerPlan:
         each: list[Kind] = [*["directions"] * settings.iterations, "weights"]  # type: ignore[list-item]
         return tuple(Charge(kind, self.mechanism(kind)) for kind in kinds + each * settings.components)
 
-    @property
-    def event(self) -> Event:
-        return Composed(tuple(charge.mechanism.event for charge in self.charges))
-
     def released(self, query: Query, values: Array, release: Callable[[Clipped], Noisy]) -> Noisy:
         """An answer with its noise, divided by the public number of samples."""
         if self.printed:
@@ -206,16 +201,18 @@ class PrivatePowerPlan:
         noisy = release(Clipped(values, inf, self.sensitivity(query)))
         return Noisy(noisy.values / self.count, noisy.deviation / self.count)
 
-    def explain(self) -> str:
-        """The plan in words."""
+    @property
+    def in_words(self) -> str:
         settings = self.settings
         sizes = " x ".join(f"{size:,}" for size in settings.sizes)
         return (
             f"{settings.components} components of a tensor of order {settings.order} ({sizes}); "
-            f"{settings.restarts} restarts of {settings.iterations} iterations each; within "
-            f"{self.budget} for {self.unit}.\n"
-            f"  {settings.rounds} questions, noise {self.noise:.3g} times sensitivity"
+            f"{settings.restarts} restarts of {settings.iterations} iterations each"
         )
+
+    @property
+    def settings_in_words(self) -> tuple[str, ...]:
+        return (f"{self.rounds} questions, noise {self.noise:.3g} times sensitivity",)
 
     def _bounding(self) -> str:
         """What is done to data that lie beyond public bounds."""
@@ -224,62 +221,57 @@ class PrivatePowerPlan:
         norm = self.unit.norm
         return "" if norm is None else f" on {self.what}s shortened to length {norm:g}"
 
-    def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
+    @property
+    def promise(self) -> Promise:
         """What the components and weights promise; so would all iterates."""
-        numbers = spending(self.event, self.budget, ledger)
-        if self.printed:
-            assert isinstance(self.budget, Budget)
-            numbers |= {"epsilon": self.budget.epsilon, "total_epsilon": None}
-        return Guarantee(
-            **numbers,
+        return Promise(
             unit=str(self.unit).replace("sample", self.what),
             neighbours=self.unit.neighbours.replace("sample", self.what),
             released=("components", "weights"),
-            method=f"noisy power iteration of {self.settings.rounds} rounds{self._bounding()}",
+            method=f"noisy power iteration of {self.rounds} rounds{self._bounding()}",
             proven=not self.printed,
             proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
             exact=False,
-            seeded=seeded,
-            assumptions=(*self.assumptions, *ledger.account.assumptions),
-            warnings=self.caveats,
+            assumptions=self.assumptions,
+            claimed=self.claimed,
         )
 
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        """What to warn of before the fit, from public numbers alone."""
-        return caveats(self.budget, self.unit)
+
+def as_printed(task: Decomposition, budget: Budget, run: Run) -> PrivatePlan[Decomposition]:
+    """The plan with the noise that the paper prints for a budget."""
+    queries = task.settings.rounds * task.settings.restarts
+    printed = replace(task, claimed=budget.epsilon, noise=printed_multiplier(budget, queries))
+    return PrivatePlan(printed, budget, run)
 
 
 def answers_with_noise(
-    plan: PrivatePowerPlan,
+    plan: PrivatePlan[Decomposition],
     values: Callable[[Query], Array],
     ask_for: Callable[[Callable[[Draw], Noisy]], Noisy],
 ) -> Answer:
     """Answers whose noise is charged before the data are looked at; ``ask_for`` is a reservation's."""
 
     def answer(query: Query) -> Noisy:
-        return ask_for(lambda draw: plan.released(query, values(query), draw.release))
+        return ask_for(lambda draw: plan.task.released(query, values(query), draw.release))
 
     return answer
 
 
 def private_from_tensor(
-    plan: PrivatePowerPlan,
+    plan: PrivatePlan[Decomposition],
     source: TensorSource,
-    seed: int,
     ledger: Ledger,
     entropy: Entropy,
     progress: Progress | None,
 ) -> PowerState:
     """Algorithm 3; every draw is charged to the ledger before it is made."""
-    return _private(plan, lambda query: answered(source, query), seed, ledger, entropy, progress)
+    return _private(plan, lambda query: answered(source, query), ledger, entropy, progress)
 
 
 def private_from_stream(
-    plan: PrivatePowerPlan,
+    plan: PrivatePlan[Decomposition],
     batches: Callable[[], Iterable[Batch]],
     moment: Moment,
-    seed: int,
     ledger: Ledger,
     entropy: Entropy,
     progress: Progress | None,
@@ -292,20 +284,19 @@ def private_from_stream(
             running.add(batch)
         return running.whole()
 
-    return _private(plan, values, seed, ledger, entropy, progress)
+    return _private(plan, values, ledger, entropy, progress)
 
 
 def _private(
-    plan: PrivatePowerPlan,
+    plan: PrivatePlan[Decomposition],
     values: Callable[[Query], Array],
-    seed: int,
     ledger: Ledger,
     entropy: Entropy,
     progress: Progress | None,
 ) -> PowerState:
-    with ledger.reserve(plan.charges, entropy, proven=not plan.printed) as reservation:
+    with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
         answer = answers_with_noise(plan, values, reservation.ask)
-        return carry_out_power(plan.settings, seed, answer, progress)
+        return carry_out_power(plan.task.settings, plan.run, answer, progress)
 
 
 # -- a stream that goes by ------------------------------------------------------------------------
@@ -320,12 +311,12 @@ class Online:
     def __init__(
         self,
         settings: PowerSettings,
-        seed: int,
+        run: Run,
         moment: Moment,
         samples: int | None,
         progress: Progress | None = None,
     ) -> None:
-        self.state = begin(settings, seed)
+        self.state = begin(settings, run.seed)
         self.samples_seen = 0
         self._moment, self._samples, self._progress = moment, samples, progress
         self._running = Running(moment, ask(self.state))
@@ -382,7 +373,8 @@ class Online:
         state = update(self.state, answer)
         # Told before it counts: of a callback that raises an error nobody could say whether the block
         # was used, and given once more it would answer two questions under the charge of one.
-        _tell(self._progress, state)
+        if self._progress is not None:
+            self._progress(state.answered, state.settings.rounds, Info(len(state.weights)))
         self.state = state
         if not self.done:
             self._running = Running(self._moment, ask(self.state), self.samples_seen)

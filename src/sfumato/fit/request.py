@@ -21,11 +21,10 @@ from sfumato.checks import (
 from sfumato.errors import SettingError
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.units import AnyUnit, Public
+from sfumato.solvers.registry import METHODS, names
 from sfumato.surface import either, setting
 
-Method = Literal["auto", "alternating", "input", "gradient", "output", "bias", "constant"]
 Analysis = Literal["proven", "paper"]
-_METHODS: tuple[str, ...] = get_args(Method)
 _ANALYSES: tuple[str, ...] = get_args(Analysis)
 
 
@@ -76,8 +75,9 @@ class Privacy:
             )
         check_kind(str | AnyUnit, "a name or one of the unit types", unit=self.unit)
         check_count(**given(max_entries=self.max_entries))
-        if isinstance(self.method, str) and self.method not in _METHODS:
-            raise SettingError(f"there is no method {self.method!r}; there are {', '.join(_METHODS)}")
+        methods = ("auto", *names("private"))
+        if isinstance(self.method, str) and self.method not in methods:
+            raise SettingError(f"there is no method {self.method!r}; there are {', '.join(methods)}")
         record = is_dataclass(self.method) and not isinstance(self.method, type)
         if not isinstance(self.method, str) and not record:
             wanted = "a name, or a private solver such as sfumato.PrivateBiases()"
@@ -94,6 +94,13 @@ class Privacy:
             )
         check_positive(**given(epsilon=self.epsilon, rho=self.rho))
         check_share(True, delta=self.delta)
+
+    @property
+    def can_be_joint(self) -> bool:
+        """Whether the method can leave rows with their owners; foreign solvers are taken to."""
+        label = self.method if isinstance(self.method, str) else self.method.name
+        rows = [row for row in METHODS if label == row.name or label in row.labels]
+        return not rows or any(row.joint for row in rows)
 
     @property
     def budget(self) -> Budget | ZCDP:

@@ -17,35 +17,32 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.data import prepare
-from sfumato.data.tensor import SparseTensor, find_mode
+from sfumato.data.tensor import SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.fit.plan import Progress, check_site
-from sfumato.fit.private import (
-    Drawn,
-    PrivateFit,
-    PrivatePlan,
-    caveats_within,
-    check_covered,
-    draw_all,
-)
+from sfumato.fit.completion import Completion, Drawn, PrivateFit, check_site, draw_all
+from sfumato.fit.loop import Progress
+from sfumato.fit.plan import PrivatePlan, Promise, check_covered
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.accounting import calibrate, epsilon_of, gaussian_multiplier
+from sfumato.privacy.accounting import calibrate, gaussian_multiplier
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.selection import Run, SelectBest, select_best
+from sfumato.privacy.units import PrivacyUnit
+from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.contributions import cut, grid
-from sfumato.solvers.protocol import DivergedError, PublicShape
+from sfumato.solvers.protocol import DivergedError
 from sfumato.surface import either
 
 PROOF = "proofs/tuning.md"
 _SCORE_SHARE = 0.1  # of what a fit costs, for its score, where both see the same unit
 _USUAL_RATIO = 1.6  # of the search's epsilon to a run's
-_USUAL_SPREAD = 0.25  # of the bounds' width, as private biases take it
 
 
 # -- what a run is judged by ----------------------------------------------------------------------
@@ -67,17 +64,14 @@ class HeldOutError:
     full: float
 
     @classmethod
-    def of(cls, shape: PublicShape, holdout: float) -> HeldOutError:
-        unit, bounds = shape.unit, shape.bounds
-        assert unit is not None
-        assert bounds is not None
-        width = bounds[1] - bounds[0]
-        reach = min(width, 2 * (shape.spread or _USUAL_SPREAD * width))
-        group = shape.local if unit.mode is None else find_mode(shape.modes, unit.mode)
+    def of(cls, facts: Facts, holdout: float) -> HeldOutError:
+        unit, bounds = facts.unit, facts.bounds
+        reach = min(facts.width, 2 * facts.spread)
+        group = facts.local if facts.unit_mode is None else facts.unit_mode
         # One entry of an owner changes the owner's row, and with it all errors of that row.
         replaces = unit.replaces or (unit.mode is None and group is not None)
-        levels = 1 if group is None else shape.sizes[group]
-        full = max(1.0, holdout * (shape.entries or 0) / levels)
+        levels = 1 if group is None else facts.sizes[group]
+        full = max(1.0, holdout * (facts.entries or 0) / levels)
         return cls(bounds, reach, replaces, group, full)
 
     @property
@@ -99,44 +93,71 @@ class HeldOutError:
         # On a grid, so that the sum is exact: one contribution more changes it by that and no more.
         total = cut(np.clip(added, -0.5, 0.5), grid(0.5)).sum()
         bound = 1.0 if self.replaces else 0.5
-        return Clipped(np.array([total]), bound, bound, single=True)
+        return Clipped(np.array([total]), bound, bound, single=True, step=grid(0.5))
 
 
 # -- the plan -------------------------------------------------------------------------------------
 
 
+@record
 @dataclass(frozen=True)
-class SearchPlan:
-    """Which plans are candidates, and what the whole search costs: everything but the data.
+class BestOf:
+    """Which plans are candidates of a search: a task of its own, whose charge covers any number of runs.
 
-    Each plan has a budget of its own for one run, the same for all; ``budget`` is the search's.
+    Each plan has a budget of its own for one run, the same for all; ``noise`` is one over its epsilon.
     """
 
-    plans: tuple[PrivatePlan, ...]
-    budget: Budget
+    plans: tuple[PrivatePlan[Completion], ...]
+    run: Budget
     holdout: float
     repetitions: int
 
     @property
-    def shape(self) -> PublicShape:
-        return self.plans[0].shape
+    def facts(self) -> Facts:
+        return self.plans[0].task.facts
 
     @cached_property
     def score(self) -> HeldOutError:
-        return HeldOutError.of(self.shape, self.holdout)
+        return HeldOutError.of(self.facts, self.holdout)
 
     @cached_property
     def mechanism(self) -> SelectBest:
         # An entry by itself is either fitted to or held out; a unit's entries are on both sides.
         disjoint = self.score.alone
-        run = self.plans[0].budget
-        assert isinstance(run, Budget)
-        charge = Charge(
-            "error at held-out entries", _score_noise(run, 1.0 if disjoint else _SCORE_SHARE)
-        )
-        return SelectBest(
-            tuple(Run(plan.charges, charge) for plan in self.plans), self.repetitions, disjoint
-        )
+        noise = _score_noise(self.run, 1.0 if disjoint else _SCORE_SHARE)
+        charge = Charge("error at held-out entries", noise)
+        runs = tuple(Run(plan.charges, charge) for plan in self.plans)
+        return SelectBest(runs, self.repetitions, disjoint)
+
+    # -- as a task ------------------------------------------------------------------------------
+
+    @property
+    def noise(self) -> float:
+        return 1 / self.run.epsilon
+
+    def with_noise(self, noise: float) -> BestOf:
+        """Candidates depend on a run's budget in more than their noise: see :func:`make_search`."""
+        raise SettingError(f"a search cannot be given noise {noise:g}: plan it anew")
+
+    def check(self) -> None:
+        if not 0 < self.holdout < 1:
+            raise SettingError(f"holdout is a share of the entries between 0 and 1, got {self.holdout}")
+        _ = self.mechanism  # too few candidates, or an impossible number of runs
+        if not self.promise.proven:
+            raise SettingError("candidates whose privacy is only claimed cannot be chosen among")
+        if len({plan.task.facts.local for plan in self.plans}) > 1:
+            raise SettingError(
+                "candidates differ in whose rows stay with their owners: give all of them methods that "
+                f"can leave rows there, or {either('local=None', '--local none')}"
+            )
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        return self.facts.unit
+
+    @property
+    def units(self) -> int | None:
+        return self.plans[0].task.units
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -144,42 +165,52 @@ class SearchPlan:
         return (Charge(f"best of {len(self.plans)} candidates, repeat and select", self.mechanism),)
 
     @property
-    def proven(self) -> bool:
-        return all(plan.solver.proven for plan in self.plans)
-
-    def explain(self) -> str:
-        """The plan in words."""
-        head = f"The best of runs of {len(self.plans)} candidates, {self._runs()}, within {self.budget}:"
-        return "\n".join([head, *(plan.explain() for plan in self.plans)])
+    def rounds(self) -> int:
+        return 1
 
     @property
-    def caveats(self) -> tuple[str, ...]:
-        """What to warn of before the search, from public numbers alone."""
-        return caveats_within(self.budget, self.shape)
+    def in_words(self) -> str:
+        return f"The best of runs of {len(self.plans)} candidates, {self._runs()}"
 
-    def _runs(self) -> str:
-        return f"{self.mechanism.event.mean:.3g} on average"
+    @property
+    def settings_in_words(self) -> tuple[str, ...]:
+        return tuple(line for plan in self.plans for line in plan.explain().splitlines())
 
-    def guarantee(self, best: int, ledger: Ledger, *, seeded: bool) -> Guarantee:
-        """What the release of the best run promises; the search is paid for in it."""
-        promised = self.plans[best].guarantee(ledger, seeded=seeded)
-        notes = dict.fromkeys(plan.solver.proof for plan in self.plans)
-        assumed = dict.fromkeys(line for plan in self.plans for line in plan.assumptions())
+    @property
+    def promise(self) -> Promise:
+        """What all candidates have in common; which one is best is not said."""
+        promises = [plan.task.promise for plan in self.plans]
+        notes = dict.fromkeys(promise.proof for promise in promises)
+        assumed = dict.fromkeys(line for promise in promises for line in promise.assumptions)
         return replace(
-            promised,
-            epsilon=epsilon_of(self.mechanism.event, self.budget.delta),
-            delta=self.budget.delta,
-            proven=self.proven,
+            promises[0],
+            method=", ".join(dict.fromkeys(promise.method for promise in promises)),
+            proven=all(promise.proven for promise in promises),
             proof=", ".join([PROOF, *notes]),
-            exact=all(plan.solver.exact for plan in self.plans),
-            assumptions=(*assumed, *_ASSUMED, *ledger.account.assumptions),
-            warnings=self.caveats,
+            exact=all(promise.exact for promise in promises),
+            assumptions=(*assumed, *_ASSUMED),
             tuning=(
                 f"the best of {len(self.plans)} candidates by their errors at {self.holdout:.3g} of the "
                 f"entries, repeat and select, a random number of runs, {self._runs()}; the promise "
                 "includes what this costs"
             ),
         )
+
+    def _runs(self) -> str:
+        return f"{self.mechanism.event.mean:.3g} on average"
+
+
+def guarantee_of(search: PrivatePlan[BestOf], best: int, ledger: Ledger, *, seeded: bool) -> Guarantee:
+    """What the release of the best run promises; the search is paid for in it."""
+    chosen, whole = search.task.plans[best].task.promise, search.guarantee(ledger, seeded=seeded)
+    return replace(
+        whole,
+        method=chosen.method,
+        released=chosen.released,
+        kept=chosen.kept,
+        owner=chosen.owner,
+        cap=chosen.cap,
+    )
 
 
 _ASSUMED = ("how many runs were made, and how each of them scored, stays with the holder of the data",)
@@ -192,40 +223,25 @@ def _score_noise(run: Budget, share: float) -> Gaussian | Laplace:
 
 
 def make_search(
-    plans_within: Callable[[Budget], Sequence[PrivatePlan]],
+    plans_within: Callable[[Budget], Sequence[PrivatePlan[Completion]]],
     budget: Budget,
     holdout: float,
     repetitions: int,
-) -> SearchPlan:
+) -> PrivatePlan[BestOf]:
     """The search whose runs may cost as much as the budget allows; never sees data.
 
     ``plans_within`` gives the candidates' calibrated plans for one run within a budget.
     """
 
-    def at(noise: float) -> SearchPlan:
-        epsilon = min(1 / noise, budget.epsilon)  # more is never within the budget
-        return SearchPlan(
-            tuple(plans_within(Budget(epsilon, budget.delta))), budget, holdout, repetitions
-        )
+    def at(noise: float) -> PrivatePlan[BestOf]:
+        run = Budget(min(1 / noise, budget.epsilon), budget.delta)  # more is never within the budget
+        return PrivatePlan(BestOf(tuple(plans_within(run)), run, holdout, repetitions), budget)
 
     start = _USUAL_RATIO / budget.epsilon
-    _check(at(start))
-    search = at(calibrate(lambda noise: at(noise).mechanism.event, budget, start))
-    check_covered(budget, search.mechanism.event)
+    at(start).task.check()
+    search = at(calibrate(lambda noise: at(noise).task.mechanism.event, budget, start))
+    check_covered(budget, search.event)
     return search
-
-
-def _check(search: SearchPlan) -> None:
-    if not 0 < search.holdout < 1:
-        raise SettingError(f"holdout is a share of the entries between 0 and 1, got {search.holdout}")
-    _ = search.mechanism  # too few candidates, or an impossible number of runs
-    if not search.proven:
-        raise SettingError("candidates whose privacy is only claimed cannot be chosen among")
-    if len({plan.shape.local for plan in search.plans}) > 1:
-        raise SettingError(
-            "candidates differ in whose rows stay with their owners: give all of them methods that can "
-            f"leave rows there, or {either('local=None', '--local none')}"
-        )
 
 
 # -- carrying it out ------------------------------------------------------------------------------
@@ -239,28 +255,27 @@ class Found(NamedTuple):
 
 
 def carry_out_search(
-    plan: SearchPlan,
+    plan: PrivatePlan[BestOf],
     tensor: SparseTensor,
+    threads: int,
     ledger: Ledger,
     entropy: Entropy,
     progress: Sequence[Progress | None],
 ) -> Found:
     """Charge the whole search, then run it. Each candidate's progress is told of its rounds."""
-    threads = plan.shape.threads
-    if tensor.values.dtype != plan.shape.dtype:
-        tensor = tensor.astype(plan.shape.dtype)
+    search = plan.task
     # By label: one entry more or less moves no other entry to the other side.
-    parts = prepare.split_by_label(tensor, plan.holdout, seed=entropy.public_seed())
+    parts = prepare.split_by_label(tensor, search.holdout, seed=entropy.public_seed())
     train, held_out = (Site(part, threads) for part in parts)
-    check_site(plan.shape, train)
+    check_site(search.facts.shape, train)
 
     def run(number: int, reservation: Reservation) -> tuple[Drawn | None, float]:
         try:
-            drawn = draw_all(plan.plans[number], train, reservation, progress[number])
+            drawn = draw_all(search.plans[number], Local(train), reservation, progress[number])
         except DivergedError:
             return None, np.inf
-        model = drawn.released if plan.score.alone else drawn.localised(train)
-        noisy = reservation.ask(lambda draw: draw.release(plan.score.statistic(model, held_out)))
+        model = drawn.made.model if search.score.alone else drawn.localised(train)
+        noisy = reservation.ask(lambda draw: draw.release(search.score.statistic(model, held_out)))
         return drawn, float(noisy.values[0])
 
     with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
@@ -269,4 +284,4 @@ def carry_out_search(
         raise DivergedError("the private fits left the range of floating-point numbers")
     # Own rows are solved from all entries of their owner: they are not part of the release.
     own = drawn.localised(Site(tensor, threads))
-    return Found(best, PrivateFit(own, drawn.history, drawn.own_prior))
+    return Found(best, PrivateFit(own, drawn.history, drawn.made.own_prior))

@@ -15,21 +15,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from sfumato.data.tensor import SparseTensor
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.completion import Biases
-from sfumato.fit.methods import choose
-from sfumato.fit.private import PrivatePlan, carry_out_private
+from sfumato.fit.choose import choose
+from sfumato.fit.completion import Completion, carry_out_private
+from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.papers.paper import Experiment, Paper
 from sfumato.papers.runner import Cell, Done, Job, Point, Summary, summarise
 from sfumato.papers.wei_data import FIRST_SEED, NOISE_SEEDS, SPLITS, Problem, days, invented
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.units import Value
 from sfumato.sites.memory import Site
-from sfumato.solvers import PaperGradient, PaperInput, PaperOutput, PrivateOutput
-from sfumato.solvers.protocol import DivergedError, PublicShape
+from sfumato.solvers.as_printed.wei import PaperGradient, PaperInput, PaperOutput
+from sfumato.solvers.private.output import PrivateOutput
+from sfumato.solvers.protocol import DivergedError, Run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,18 +67,18 @@ def _curve(fit: Callable[[Problem, float], float]) -> Fits:
     return fits
 
 
-# As printed: no bounds are given, so that input perturbation takes the data's own.
-
-
-def printed_shape(problem: Problem) -> PublicShape:
-    """What the paper's methods know before they see data."""
-    shape = problem.models.printed().plan(problem.printed.modes).shape
-    return replace(shape, unit=Value())
+def printed_facts(problem: Problem, tensor: SparseTensor | None = None) -> Facts:
+    """What the paper's methods take for public: the data's own bounds too, as printed."""
+    data = problem.printed if tensor is None else tensor
+    shape = problem.models.printed()._open_plan(data.modes, data.values.dtype).shape
+    bounds = float(data.values.min()), float(data.values.max())
+    return Facts(shape, Value(), bounds, data.n_entries)
 
 
 def _printed(solver: Any, problem: Problem, epsilon: float) -> float:
     budget = Budget(epsilon)
-    plan = PrivatePlan(printed_shape(problem), solver, budget, problem.seed).calibrated()
+    task = Completion(solver, printed_facts(problem))
+    plan = PrivatePlan(task, budget, Run(problem.seed)).calibrated()
     ledger, entropy = Ledger(Value(), budget), Entropy(problem.noise_seed)
     model = carry_out_private(plan, Site(problem.printed, 1), ledger, entropy).model
     return problem.printed_error(model.predict(problem.test.coordinates))
@@ -103,19 +107,19 @@ def _mistaken_gradient(problem: Problem, epsilon: float) -> float:
 
 def _printed_output(problem: Problem, epsilons: Sequence[float]) -> list[Point]:
     """One descent serves every epsilon: the noise comes after it."""
-    models, shape = problem.models, printed_shape(problem)
+    models, facts = problem.models, printed_facts(problem)
     solver = PaperOutput(models.descent, mode=models.noisy_mode, clip=CLIP)
     stream = np.random.default_rng(problem.noise_seed)
+    query = solver.ask(solver.init(Run(problem.seed), facts))
     try:
-        start = solver.init(problem.seed, shape)
-        state, lipschitz = solver.descend(start, Site(problem.printed, 1), 0.0, stream)
+        state, lipschitz = query.descended(Site(problem.printed, 1), stream)
     except DivergedError:
         return [Point(epsilon, inf) for epsilon in epsilons]
     points = []
     for epsilon in epsilons:
-        copied = replace(state, model=state.model.copy())
-        noisy = replace(solver, noise=1 / epsilon).perturbed(copied, lipschitz, stream)
-        predicted = noisy.model.predict(problem.test.coordinates)
+        noisy = state.model.copy()
+        replace(query, row_epsilon=epsilon).perturb(noisy, lipschitz, stream)
+        predicted = noisy.predict(problem.test.coordinates)
         points.append(Point(epsilon, problem.printed_error(predicted)))
     return points
 
@@ -353,8 +357,8 @@ def stands_for(problem: Problem, epsilon: float) -> str:
     privacy = _privacy(problem, epsilon, "auto")
     tensor = problem.bounded
     estimator = problem.models.ours(privacy=privacy)
-    plan = estimator.plan(tensor.modes, bounds=tensor.bounds, entries=tensor.n_entries)
-    chosen = choose(plan.shape, Budget(epsilon), problem.models.own_rank).method
+    plan = estimator._private_plan(privacy, tensor.modes, bounds=tensor.bounds, entries=tensor.n_entries)
+    chosen = choose(plan.task.facts, Budget(epsilon), problem.models.own_rank).method
     return {"bias": "private biases", "constant": "private constant"}.get(chosen, str(chosen))
 
 

@@ -19,7 +19,9 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.completion import CP, Tucker
 from sfumato.privacy.units import Public
-from sfumato.solvers import ALS, InputPerturbation, SequentialSGD
+from sfumato.solvers.gradient.sequential import SequentialSGD
+from sfumato.solvers.least_squares.als import ALS
+from sfumato.solvers.private.input.solver import InputPerturbation
 from sfumato.types import Array
 
 KINDS: dict[str, Any] = {"cp": CP, "tucker": Tucker}

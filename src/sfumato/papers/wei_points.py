@@ -12,13 +12,14 @@ import numpy as np
 
 from sfumato.data.scaling import BiScale
 from sfumato.data.tensor import SparseTensor
-from sfumato.papers.wei import CLIP, printed_shape
+from sfumato.papers.wei import CLIP, printed_facts
 from sfumato.papers.wei_data import Problem, days, invented
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.units import Value
 from sfumato.sites.memory import Site
-from sfumato.solvers import PaperInput, PaperOutput
+from sfumato.solvers.as_printed.wei import PaperInput, PaperOutput
+from sfumato.solvers.protocol import Run
 from sfumato.types import Array
 
 CLAIMED = 0.1  # epsilon of point 1
@@ -63,13 +64,15 @@ def ranges_seen(problem: Problem, draws: int = 100) -> Ranges:
 
 
 def _range_seen(problem: Problem, value: float, seed: int) -> float:
-    values, shape, solver = problem.printed.values, printed_shape(problem), PaperInput(noise=1 / CLAIMED)
+    values, solver = problem.printed.values, PaperInput(noise=1 / CLAIMED)
     one = int(np.argmax(values))
     moved = values.copy()
     moved[one] = value
-    site, query = Site(problem.printed.with_values(moved), 1), solver.ask(solver.init(0, shape))
-    with Ledger(Value()).reserve(solver.charges(shape), Entropy(seed)) as reservation:
-        noisy = reservation.ask(lambda draw: solver.answer(query, site, draw)).values
+    data = problem.printed.with_values(moved)
+    facts = printed_facts(problem, data)
+    query = solver.ask(solver.init(Run(), facts))
+    with Ledger(Value()).reserve(solver.charges(facts), Entropy(seed)) as reservation:
+        noisy = reservation.ask(lambda draw: draw.release(query.clipped(Site(data, 1)))).values
     return CLAIMED * float(np.delete(np.abs(noisy - values), one).mean())
 
 
@@ -113,8 +116,8 @@ def gradient_norms(problem: Problem) -> Norms:
     """How long the gradients are that the clipping constant is to shorten."""
     models, printed = problem.models, problem.printed
     solver = PaperOutput(models.descent, clip=np.inf)
-    start = solver.init(problem.seed, printed_shape(problem))
-    state, longest = solver.descend(start, Site(printed, 1), 0.0, np.random.default_rng(0))
+    query = solver.ask(solver.init(Run(problem.seed), printed_facts(problem)))
+    state, longest = query.descended(Site(printed, 1), np.random.default_rng(0))
     model, cells, last = state.model, printed.coordinates, printed.order - 1
     error = printed.values - model.predict(cells)
     pull = models.descent.ridge_per_entry * model.factors[last][cells[last]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import inf
 
 import numpy as np
@@ -85,8 +86,8 @@ def combine(parts: Sequence[Clipped]) -> Clipped:
         return first
     if first.step is None:
         raise SettingError("numbers that are not on a grid would be rounded when they are added up")
-    public = tuple(sum(each) for each in zip(*(part.public for part in parts), strict=True))
-    return replace(first, values=sum(part.values for part in parts), public=public)
+    public = tuple(reduce(np.add, each) for each in zip(*(part.public for part in parts), strict=True))
+    return replace(first, values=reduce(np.add, [part.values for part in parts]), public=public)
 
 
 def clip_values(values: Array, low: float, high: float) -> Clipped:

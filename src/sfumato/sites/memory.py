@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
-from sfumato.records import same
 from sfumato.kernels.numba.ordering import gather, order_by, refine_order, row_starts
+from sfumato.records import same
 
 _T = TypeVar("_T")
 

@@ -34,6 +34,7 @@ from sfumato.errors import SfumatoError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.protocol import Model
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Draw
@@ -193,6 +194,23 @@ class PrivateSolver(Protocol[State]):
     def update(self, state: State, released: Any) -> tuple[State, Info]: ...
 
     def finish(self, state: State) -> Finished[Multilinear]: ...
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a caller has asked of a private method beside the facts.
+
+    ``law`` is that of the noise, "auto" where the method may choose; ``step`` the public distance of the
+    values from each other, where they have one.
+    """
+
+    budget: Budget | ZCDP
+    law: str = "auto"
+    step: float | None = None
+
+    @property
+    def pure(self) -> bool:
+        return isinstance(self.budget, Budget) and self.budget.pure
 
 
 class Silent:

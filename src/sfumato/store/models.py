@@ -14,8 +14,8 @@ import numpy as np
 from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
-from sfumato.privacy.guarantee import Guarantee
 from sfumato.models.own_prior import OwnPrior
+from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
 from sfumato.store.names import MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
 from sfumato.store.reading import damage

@@ -14,7 +14,7 @@ import numpy as np
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Laplace, PurePass
-from sfumato.solvers import PrivatePasses
+from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.protocol import Info
 
 

@@ -12,7 +12,7 @@ from sfumato.auditing.neighbours import neighbours
 from sfumato.auditing.trials import Trial, carry_out
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.solvers import PrivatePasses
+from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.protocol import DivergedError
 
 CELLS = np.concatenate([np.indices((4, 3)).reshape(2, -1), [[4], [3]]], axis=1)

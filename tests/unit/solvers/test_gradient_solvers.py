@@ -9,7 +9,9 @@ from sfumato.errors import SettingError
 from sfumato.fit import plan as plan_module
 from sfumato.models.multilinear import CPModel
 from sfumato.sites import memory as layout
-from sfumato.solvers import SGD, MinibatchSGD, SequentialSGD
+from sfumato.solvers.gradient.sgd import SGD
+from sfumato.solvers.gradient.minibatch import MinibatchSGD
+from sfumato.solvers.gradient.sequential import SequentialSGD
 from sfumato.solvers.gradient import sgd as sgd_module
 from sfumato.solvers.protocol import DivergedError, PublicShape
 

@@ -16,7 +16,7 @@ from sfumato.privacy.ledger import BudgetError, Draw, Ledger
 from sfumato.privacy.mechanisms import Gaussian, PoissonGaussian
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers import PrivateSGD
+from sfumato.solvers.private.gradient.solver import PrivateSGD
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.gradient.solver import Levels, Start, derive, read_levels
 from sfumato.solvers.protocol import PublicShape

@@ -172,8 +172,8 @@ class Descended:
 class DescentQuery(NoisyQuery):
     """Make a whole descent with one mode's gradient clipped, and noise in it or on its rows.
 
-    ``scale`` is that of noise on gradients. Noise on rows follows from ``row_epsilon`` and the largest norm
-    of gradients that was met; None for no such noise.
+    ``scale`` is that of noise on gradients. Noise on rows follows from ``row_epsilon`` and the largest
+    norm of gradients that was met; None for no such noise.
     """
 
     descent: SequentialSGD
@@ -188,11 +188,15 @@ class DescentQuery(NoisyQuery):
     def noisy(self, site: Site, draw: Draw) -> Descended:
         stream = draw.stream()
         state, largest = self.descended(site, stream)
-        if self.row_epsilon is not None:
-            rows = state.model.factors[self.mode]
-            reach = 2 * self.descent.passes * largest * self.descent.step
-            rows += rowwise_noise(rows.shape, reach / self.row_epsilon, stream)
+        self.perturb(state.model, largest, stream)
         return Descended(state.model, state.done)
+
+    def perturb(self, model: Multilinear, lipschitz: float, stream: np.random.Generator) -> None:
+        """Noise on the rows, in place; ``lipschitz`` is the L that the descent has met."""
+        if self.row_epsilon is not None:
+            rows = model.factors[self.mode]
+            reach = 2 * self.descent.passes * lipschitz * self.descent.step
+            rows += rowwise_noise(rows.shape, reach / self.row_epsilon, stream)
 
     def descended(self, site: Site, stream: np.random.Generator) -> tuple[Descending, float]:
         """All passes, and the largest norm of the chosen mode's clipped gradients."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,7 +19,7 @@ from sfumato.models.shape import Shape
 from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
-from sfumato.solvers.protocol import start_generator
+from sfumato.solvers.protocol import Solver, start_generator
 from sfumato.surface import either
 from sfumato.types import Array
 
@@ -94,6 +94,13 @@ class CoupledShape:
         if not all(each is None or is_number(each) for each in by_name.values()):
             raise wrong(what, "a number, or numbers by mode name", setting)
         return [by_name.get(name) for name in names]
+
+
+class CoupledSolver(Solver[Any, Any], Protocol):
+    """A solver of several tensors that share modes."""
+
+    def check_relation(self, relation: Relation) -> None:
+        """Refuse values that it cannot fit."""
 
 
 @record

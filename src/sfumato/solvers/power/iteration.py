@@ -34,13 +34,15 @@ from numpy.typing import NDArray
 from sfumato.errors import DataError
 from sfumato.models.components import Components
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.solvers.protocol import start_generator
+from sfumato.records import record
+from sfumato.solvers.protocol import Info, Run, start_generator
 from sfumato.types import Array
 
 _ALIKE = 0.8  # cosine from which directions count as the same component
 _WITHIN_NOISE = 4.0  # deviations by which weights of one component may differ
 
 
+@record
 @dataclass(frozen=True)
 class PowerSettings:
     """What the method does, but for the data.
@@ -83,6 +85,7 @@ class PowerSettings:
 Kind = Literal["second moment", "directions", "weights"]
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Query:
     """What is asked of the data: for each column u of ``directions``
@@ -99,6 +102,7 @@ class Query:
     basis: Array | None = None
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Whitening:
     """``basis`` makes components orthogonal; ``inverse`` takes vectors back."""
@@ -191,6 +195,24 @@ def weight_deviations(state: PowerState) -> Array:
     length = np.linalg.norm(state.found @ state.whitening.inverse.T, axis=1)
     deviation: Array = state.weight_noise * length**state.settings.order
     return deviation
+
+
+@record
+@dataclass(frozen=True)
+class PowerIteration:
+    """The method as a solver, which the loop goes round with."""
+
+    settings: PowerSettings
+
+    def init(self, run: Run, whitening: Whitening | None = None) -> PowerState:
+        return begin(self.settings, run.seed, whitening)
+
+    def ask(self, state: PowerState) -> Query:
+        return ask(state)
+
+    def update(self, state: PowerState, answer: Noisy) -> tuple[PowerState, Info]:
+        state = update(state, answer)
+        return state, Info(len(state.weights))
 
 
 # -- whitening ------------------------------------------------------------------------------------

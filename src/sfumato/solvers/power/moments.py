@@ -16,6 +16,7 @@ import scipy.sparse
 from sfumato.checks import check_choice
 from sfumato.data.samples import MOST_ROWS
 from sfumato.errors import DataError, SettingError
+from sfumato.records import record
 from sfumato.solvers.power.iteration import Query
 from sfumato.types import Array
 
@@ -52,6 +53,7 @@ class Moment(Protocol):
         """What a sample is called."""
 
 
+@record
 @dataclass(frozen=True)
 class SampleMoment:
     """The raw moment E[x (x) ... (x) x]; whitening uses E[x x'].
@@ -110,6 +112,7 @@ class SampleMoment:
         return "sample"
 
 
+@record
 @dataclass(frozen=True)
 class DocumentMoment:
     """Moments of single-topic documents: rows of word counts.
@@ -184,6 +187,7 @@ class DocumentMoment:
         return "document"
 
 
+@record
 @dataclass(frozen=True)
 class SumInDoubles:
     """How much one sample moves a sum, with room for the roundings of the sums of both neighbours.

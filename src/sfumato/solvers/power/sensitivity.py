@@ -16,6 +16,7 @@ import numpy as np
 from sfumato.errors import SettingError
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.units import TensorEntry
+from sfumato.records import record
 from sfumato.solvers.power.iteration import Query
 from sfumato.solvers.power.tensors import (
     MOST_ENTRIES,
@@ -30,6 +31,7 @@ _PAIRED = 4096  # levels up to which all pairs of them are looked at
 STEPS = 1 << 13  # of which a change is made up
 
 
+@record
 @dataclass(frozen=True)
 class EntrySensitivity:
     """Bounds for a tensor of which one entry changes; of a symmetric one with all its permutations.
@@ -97,6 +99,7 @@ class EntrySensitivity:
         return sqrt(min(_all_but_one(each).sum(), _all_but_one(together).sum()))
 
 
+@record
 @dataclass(frozen=True)
 class InDoubles:
     """A bound with room for what floating-point arithmetic adds to the difference of two answers.

@@ -44,7 +44,7 @@ from sfumato.solvers.private.constant import ConstantQuery, constant_from, const
 from sfumato.solvers.private.contributions import Contribution, arrange, entry_sums, grid, unit_sums
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
-from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
 from sfumato.types import Array
 
 _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its averaged sums
@@ -465,3 +465,9 @@ def entry_weight(known: Known, counts: Array) -> float:
         return 1.0
     total, entries = float(counts.sum()), known.facts.entries
     return min(1.0, total / entries if entries else known.facts.sizes[known.facts.unit_mode] / total)
+
+
+def make(facts: Facts, wish: Wish) -> PrivateBiases:
+    """The solver of the method "bias"."""
+    budget = wish.budget
+    return PrivateBiases(pure=isinstance(budget, Budget) and prefers_laplace(facts, budget))

@@ -28,7 +28,7 @@ from sfumato.solvers.private.contributions import (
     unit_totals,
 )
 from sfumato.solvers.private.known import Known
-from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
 from sfumato.types import Array
 
 _CONSTANT_ERROR = 0.03  # noise that the constant may have, over the spread of the values
@@ -157,3 +157,8 @@ class PrivateConstant(Silent):
     def finish(self, state: ConstantState) -> Finished[Multilinear]:
         """Owners are predicted the constant too: they have nothing to solve."""
         return Finished(state.model)
+
+
+def make(facts: Facts, wish: Wish) -> PrivateConstant:  # noqa: ARG001
+    """The solver of the method "constant"."""
+    return PrivateConstant(pure=wish.pure)

@@ -45,9 +45,11 @@ from sfumato.privacy.events import Composed
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy, RowwiseVectorLaplace
-from sfumato.privacy.units import Unit, Value
+from sfumato.privacy.units import Unit, UnitValues, Value
 from sfumato.records import record
 from sfumato.sites.memory import ByMode, Site
+from sfumato.solvers.private.gradient.solver import make as make_gradient
+from sfumato.solvers.private.input.solver import InputPerturbation
 from sfumato.solvers.protocol import (
     Finished,
     Info,
@@ -56,6 +58,7 @@ from sfumato.solvers.protocol import (
     Run,
     Silent,
     WholeQuery,
+    Wish,
     check_solver,
 )
 from sfumato.surface import either, setting
@@ -544,3 +547,16 @@ class PrivateOutput(Silent):
     def finish(self, state: State) -> Finished[Multilinear]:
         """Every row is released."""
         return Finished(state.model)
+
+
+def make(facts: Facts, wish: Wish) -> PrivateOutput:
+    """The solver of the method "output": other factors by what suits the unit, on half of the budget."""
+    if not isinstance(wish.budget, Budget):
+        raise SettingError("output perturbation takes a budget of epsilon and delta, not rho")
+    if isinstance(facts.unit, Value | UnitValues):
+        others: PrivateSolver[Any] = InputPerturbation().suited(facts, wish.budget)
+    else:
+        others = make_gradient(facts, replace(wish, law="gaussian"))
+    solver = PrivateOutput(others=others)
+    solver.check(facts)
+    return solver.balanced(facts, wish.budget)

@@ -70,7 +70,16 @@ from sfumato.solvers.private.alternating.state import (
 )
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.contributions import MOST_NUMBERS
-from sfumato.solvers.protocol import MOST_MEAN, DivergedError, Finished, Info, Run, Silent, SumQuery
+from sfumato.solvers.protocol import (
+    MOST_MEAN,
+    DivergedError,
+    Finished,
+    Info,
+    Run,
+    Silent,
+    SumQuery,
+    Wish,
+)
 from sfumato.surface import setting
 from sfumato.types import Array
 
@@ -337,3 +346,13 @@ class PrivateAlternating(Silent):
         blocks[step.block] = moved.block
         state = replace(state, model=white_for_core(state), blocks=tuple(blocks))
         return next_round(state) if state.ends_round else state
+
+
+def make(facts: Facts, wish: Wish) -> PrivateAlternating:  # noqa: ARG001
+    """The solver of the method "alternating"."""
+    if wish.pure:
+        raise SettingError(
+            "an alternating fit gives no pure epsilon: name a delta, such as 1e-6, or use "
+            "the method 'bias'"
+        )
+    return PrivateAlternating()

@@ -38,12 +38,13 @@ from sfumato.models.own_prior import OwnPrior, RowNoise
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, PoissonGaussian
-from sfumato.privacy.units import UnitValues
+from sfumato.privacy.units import UnitValues, Value
 from sfumato.records import record
 from sfumato.solvers.private.gradient.levels import LevelsQuery, Start, read_levels
 from sfumato.solvers.private.gradient.pacing import LEAST_POWER, Pacing, core_moves
 from sfumato.solvers.private.gradient.steps import StepsQuery, scale_of
-from sfumato.solvers.protocol import MOST_MEAN, Finished, Info, Run, Silent, start_generator
+from sfumato.solvers.private.passes import PrivatePasses
+from sfumato.solvers.protocol import MOST_MEAN, Finished, Info, Run, Silent, Wish, start_generator
 from sfumato.types import Array
 
 _CELLS = 4096  # public random cells at which designs are measured
@@ -374,3 +375,17 @@ def _with_own_rows(
 def _unit_carrier(facts: Facts) -> int:
     """The mode whose rows carry the values' unit in the finished model: the first that is released."""
     return 1 if facts.local == 0 else 0
+
+
+def make(facts: Facts, wish: Wish) -> PrivateSGD | PrivatePasses:
+    """The solver of the method "gradient": minibatches, or single steps for values and pure epsilon."""
+    if wish.law in ("residual", "vector"):
+        return PrivatePasses(noise_law=wish.law)  # type: ignore[arg-type]
+    if not wish.pure:
+        return PrivateSGD()
+    if isinstance(facts.unit, Value) and wish.law == "auto":
+        return PrivatePasses()
+    raise SettingError(
+        "gradient perturbation of minibatches gives no pure epsilon: name a delta, such as 1e-6, or use "
+        "the method 'bias'"
+    )

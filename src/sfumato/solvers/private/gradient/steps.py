@@ -58,8 +58,8 @@ class StepsQuery(NoisyQuery):
             *(self.fit_biases, stream, stream),
         )
         if mode is None:
-            data = site.tensor.coordinates, site.tensor.values
-            run([partial(entry_steps, *parameters, *data, *how)], 1)
+            tensor = site.tensor
+            run([partial(entry_steps, *parameters, tensor.coordinates, tensor.values, *how)], 1)
         else:
             entries = site.by_mode(mode)
             own = mode, self.typical, self.local == mode, self.own_ridge

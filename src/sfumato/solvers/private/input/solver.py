@@ -28,7 +28,7 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import gaussian_multiplier
-from sfumato.privacy.budgets import Budget
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.clipping import Clipped, check_range, clip_values
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
@@ -55,7 +55,7 @@ from sfumato.solvers.private.input.scoring import (
     fit_constant,
     sweep,
 )
-from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, WholeQuery
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, WholeQuery, Wish
 from sfumato.surface import setting
 
 NoiseLaw = Literal["auto", "response", "laplace", "gaussian"]
@@ -365,3 +365,15 @@ def _norms(unit: PrivacyUnit) -> tuple[float, float]:
         return float(unit.max_entries), sqrt(unit.max_entries)
     entries = (unit.max_entries or 1) if isinstance(unit, Unit) else 1
     return entries * (1 + _MASK), sqrt(entries * (1 + _MASK**2))
+
+
+def make(facts: Facts, wish: Wish) -> InputPerturbation:
+    """The solver of the method "input"."""
+    law, budget = wish.law, wish.budget
+    if law == "gaussian" and wish.pure:
+        raise SettingError("Gaussian noise gives no pure epsilon: name a delta, such as 1e-6")
+    if law == "auto" and isinstance(budget, ZCDP):
+        law = "gaussian"
+    solver = InputPerturbation(noise_law=law, step=wish.step)  # type: ignore[arg-type]
+    solver.check(facts)
+    return solver.suited(facts, budget) if isinstance(budget, Budget) else solver

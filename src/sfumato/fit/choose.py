@@ -1,0 +1,145 @@
+"""Which private method serves a unit and a budget, from public numbers alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.checks import plain
+from sfumato.data.profile import Profile
+from sfumato.errors import SettingError
+from sfumato.fit.admit import Protected, check_labels, public_facts
+from sfumato.fit.completion import Completion
+from sfumato.fit.plan import PrivatePlan
+from sfumato.fit.planner import forecast, multiplier, serves_factors
+from sfumato.fit.request import Privacy
+from sfumato.models.shape import Shape
+from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.units import AnyUnit, UnitValues, Value
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.protocol import PrivateSolver, Run, Wish, check_solver
+from sfumato.solvers.registry import names, private_solver, solver_class
+
+
+class OpenRank(NamedTuple):
+    """A rank that the plan may choose: at most which, if the caller said so."""
+
+    most: int | None
+
+
+def make_facts(
+    shape: Shape, protected: Protected, bounds: tuple[float, float] | None, entries: int | None
+) -> Facts:
+    """What is public of a fit, every default settled: the one place where that is done.
+
+    Where positions are public, so is how many ``entries`` there are.
+    """
+    if bounds is None:
+        raise SettingError("a private plan needs the public bounds of the values")
+    unit, public = protected.unit, protected.public
+    check_labels(shape.modes, protected)
+    known = public.entries if unit.hides_presence else entries
+    return Facts(shape, unit, bounds, known, public.spread, protected.local)
+
+
+def make_plan(
+    facts: Facts,
+    protected: Protected,
+    privacy: Privacy,
+    method: Any,
+    run: Run,
+    rank: OpenRank | None = None,
+) -> PrivatePlan[Completion]:
+    """The calibrated plan of a private fit; never sees data."""
+    if privacy.analysis == "proven":
+        chosen = _choice(method, facts, privacy, rank)
+        method = chosen.method
+        if rank is not None and chosen.rank is not None:
+            facts = replace(facts, shape=facts.shape.with_rank(chosen.rank))
+    solver = _solver(method, privacy, facts)
+    stated = public_facts(facts.modes, protected)
+    return PrivatePlan(Completion(solver, facts, stated), privacy.budget, run).calibrated()
+
+
+def _solver(method: Any, privacy: Privacy, facts: Facts) -> PrivateSolver[Any]:
+    """The solver of a method, by its name or as it was given, before calibration."""
+    if not isinstance(method, str):
+        check_solver("method", method, private=True)
+        return plain(method)
+    if privacy.analysis == "proven":
+        return private_solver(method, facts, Wish(privacy.budget, privacy.noise, privacy.public.step))
+    if method not in names("as printed"):
+        known = ", ".join(names("as printed"))
+        raise SettingError(f"the paper has no method {method!r}; it has {known}")
+    made: PrivateSolver[Any] = solver_class(method, "as printed")()
+    return made
+
+
+def open_ledger(privacy: Privacy, unit: AnyUnit) -> Ledger:
+    """The ledger that a fit is charged to: the caller's file, or one that lives as long as the fit."""
+    if privacy.ledger is not None:
+        return Ledger(unit, privacy.limit, privacy.ledger)
+    return Ledger(unit, privacy.budget)
+
+
+# -- what "auto" stands for ------------------------------------------------------------------------
+
+_FULL_VALUES = 3.0  # epsilon from which on noisy values beat biases, on invented ratings
+_NO_VALUES = 1.0  # epsilon below which noisy values tell no more than a noisy mean, on paper W's data
+
+
+class Choice(NamedTuple):
+    """A method, by name or as a solver, and the rank that suits it; None for the one asked for."""
+
+    method: Any
+    rank: int | None = None
+
+
+def choose(
+    facts: Facts,
+    budget: Budget | ZCDP,
+    most: int | None = None,
+    profile: Profile | None = None,
+) -> Choice:
+    """What ``auto`` stands for, from public numbers alone; ``most`` is the largest rank to choose.
+
+    Where a value is protected by itself, noise on the values themselves is small at large epsilons,
+    and all that is fitted to them after it is free. Where presence is protected, the planner says
+    what each method can be expected to reach.
+    """
+    if isinstance(facts.unit, Value):
+        epsilon = budget.epsilon if isinstance(budget, Budget) else None
+        if facts.shape.fit_biases and (epsilon is None or epsilon < _FULL_VALUES):
+            return Choice("bias")
+        bare = facts.shape.fit_mean and epsilon is not None and epsilon < _NO_VALUES
+        return Choice("constant" if bare else "input")
+    if isinstance(facts.unit, UnitValues) or _is_pure(budget):
+        return Choice("bias")
+    if not serves_factors(facts, budget):  # everything is released, or no biases are wanted
+        return Choice("gradient" if facts.is_calm(multiplier(budget)) else "bias")
+    best = forecast(facts, budget, profile=profile, most=most).best
+    return Choice(best.method, best.rank or None)
+
+
+def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) -> Choice:
+    """The method and rank that were asked for, or what they leave open."""
+    most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
+    if rank is None and method == "auto":  # several ranks were asked for: the middle one stands for them
+        most = int(np.median(facts.shape.ranks))
+    open_rank = rank is not None and most is None
+    if method == "auto":
+        chosen = choose(facts, budget, most, profile)
+        bare = open_rank and chosen.method in ("bias", "constant")  # one component that stays zero
+        return chosen._replace(rank=1) if bare else chosen
+    if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
+        factors = forecast(facts, budget, profile=profile).factors
+        return Choice(method, None if factors is None else factors.rank)
+    return Choice(method)
+
+
+def _is_pure(budget: Budget | ZCDP) -> bool:
+    return isinstance(budget, Budget) and budget.pure
