@@ -39,7 +39,7 @@ def differ(before: str, after: str) -> bool:
     if found[0] is None or found[1] is None:
         return before != after
     numbers = [Decimal(match.group().replace(",", "")) for match in found if match is not None]
-    last_digit = max(Decimal((0, (1,), number.as_tuple().exponent)) for number in numbers)
+    last_digit = min(Decimal((0, (1,), number.as_tuple().exponent)) for number in numbers)
     return abs(numbers[0] - numbers[1]) > last_digit
 
 
