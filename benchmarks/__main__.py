@@ -23,6 +23,7 @@ PARTS = (
     "memory",
     "compile",
     "ledger",
+    "walk",
 )
 
 

@@ -43,8 +43,12 @@ def say(line: str) -> None:
 
 def table(figures: Sequence[Figure]) -> str:
     """All figures, one line each."""
-    rows = [("what", "measured", "bar", "reached"), *(figure.cells() for figure in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return aligned([("what", "measured", "bar", "reached"), *(figure.cells() for figure in figures)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells under each other, the first one above a line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
