@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfumato.errors import SfumatoError
+from sfumato.estimators.compare import rmse
 from sfumato.estimators.completion import Biases, TensorEstimator
 from sfumato.privacy.caveats import without_warnings
-from sfumato.report import FitProgress, Result, rmse
+from sfumato.report.progress import FitProgress
+from sfumato.report.records import Result
 from sfumato.solvers import PrivateBiases, PrivateConstant
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sfumato.estimators.completion import TensorEstimator
     from sfumato.estimators.search import PrivateSearch
     from sfumato.privacy.settings import Privacy
-    from sfumato.report import Result
+    from sfumato.report.records import Result
 
 DEFAULT_TUCKER_RANK = 4
 
@@ -216,7 +216,7 @@ def complete(
     and no ledger. All errors are for you alone, and no guarantee covers them.
     """
     from sfumato.data import prepare
-    from sfumato.demo import NOT_PRIVATE
+    from sfumato.report.text import NOT_PRIVATE
     from sfumato.store import check_destination
 
     privacy, tune_rank = promise.settings(columns.bounds, release), release.tune_rank
@@ -248,20 +248,21 @@ def _fit(
     order: _Order, tensor: SparseTensor, test: float | None, notes: Console
 ) -> tuple[TensorEstimator, list[Result]]:
     """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
-    from sfumato import report
+    from sfumato.estimators.compare import compare, warm_up
     from sfumato.estimators.completion import Biases
+    from sfumato.report.progress import FitProgress
 
     parts = None if test is None else tensor.split(test, seed=order.seed)
     name = order.name_for(tensor.shape)
     _say_what_was_chosen(order, tensor.modes, tensor.shape, notes)
     probe = order.estimator(rounds=1, progress=None)
-    report.warm_up([Biases(), probe], tensor)
+    warm_up([Biases(), probe], tensor)
     results = []
-    with report.FitProgress(notes) as progress:
+    with FitProgress(notes) as progress:
         estimator = order.estimator(rounds=order.rounds, progress=progress)
         if parts is not None:
             rivals = {"bias predictor": Biases(progress=progress), name: estimator}
-            results = report.compare(rivals, *parts, announce=progress.begin)
+            results = compare(rivals, *parts, announce=progress.begin)
         progress.begin(f"{name}: all entries")
         return estimator.fit(tensor), results
 
@@ -286,9 +287,9 @@ def _fit_privately(
     order: _Order, tensor: SparseTensor, test: float | None, notes: Console
 ) -> tuple[TensorEstimator, _Parts | None]:
     """One private fit, to all entries or to the first of two parts; and these, where there are some."""
-    from sfumato import report
     from sfumato.data import prepare
     from sfumato.fit.methods import modes_of_fit
+    from sfumato.report.progress import FitProgress
 
     assert order.privacy is not None
     shape, parts = [mode.size for mode in modes_of_fit(tensor.modes, order.privacy)], None
@@ -296,7 +297,7 @@ def _fit_privately(
     if test is not None:
         whole = prepare.clip(tensor, tensor.bounds or (0, 1))
         parts = prepare.split_by_label(whole, test, seed=order.seed)
-    with report.FitProgress(notes) as progress:
+    with FitProgress(notes) as progress:
         progress.begin(f"{order.name_for(shape)}, private")
         fitted = order.private_estimator(progress).fit(tensor if parts is None else parts[0])
     return _best(fitted), parts
@@ -306,15 +307,15 @@ def _compare_private(
     order: _Order, estimator: TensorEstimator, parts: _Parts | None, notes: Console, as_json: bool
 ) -> tuple[list[Result], list[str]]:
     """Errors at held-out entries, and what there is to say of them; JSON has no private baselines."""
-    from sfumato import report
     from sfumato.cli import beside
+    from sfumato.report.progress import FitProgress
 
     if parts is None:
         return [], []
     assert order.privacy is not None
     name = _fitted_in_words(order, estimator)
     try:
-        with report.FitProgress(notes) as progress:
+        with FitProgress(notes) as progress:
             found = beside.compare(
                 estimator, name, order.privacy, parts, progress, with_private=not as_json
             )
@@ -430,7 +431,7 @@ def _print_completed(
     remarks: list[str],
     written: list[Path],
 ) -> None:
-    from sfumato.report import results_table
+    from sfumato.report.text import results_table
 
     screen = console()
     shape = " x ".join(f"{mode.name} {mode.size:,}" for mode in tensor.modes)
