@@ -18,7 +18,7 @@ from sfumato.privacy.units import Public
 from sfumato.report.figures import trade_off
 from sfumato.report.progress import FitProgress
 from sfumato.report.records import Curve, Result
-from sfumato.report.text import plain_table
+from sfumato.report.text import plain_table, sizes_in_words
 
 _NEXT = (
     "sfumato complete ratings.csv --modes user item --value rating --bounds 1 5 --out model "
@@ -69,7 +69,7 @@ def run_demo(
 
 
 def _in_words(tensor: SparseTensor) -> str:
-    sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in tensor.modes)
+    sizes = sizes_in_words({mode.name: mode.size for mode in tensor.modes})
     return f"{sizes}, {tensor.n_entries:,} entries, {tensor.density:.3g} of all cells"
 
 

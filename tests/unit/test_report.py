@@ -13,8 +13,8 @@ from sfumato.errors import SettingError
 from sfumato.estimators.compare import compare, warm_up
 from sfumato.report.figures import _Label, _spread_out, trade_off
 from sfumato.report.progress import FitProgress
-from sfumato.report.records import Curve, Result, describe
-from sfumato.report.text import bars, bytes_in_words, description_text, results_table
+from sfumato.report.records import Completed, Curve, OpenFit, Result, describe
+from sfumato.report.text import bars, bytes_in_words, completed_text, description_text, results_table
 from sfumato.solvers.protocol import Info
 
 
@@ -178,6 +178,52 @@ def test_progress_bar_shows_the_training_error_on_a_terminal_only():
         text = console.file.getvalue()
         assert ("training RMSE 0.5000" in text) == terminal
         assert ("[odd] name" in text) == terminal
+
+
+# -- a completion -------------------------------------------------------------------------------
+
+
+def completed(**more):
+    return Completed(
+        **{
+            "file": "ratings.csv",
+            "modes": {"user": 1000, "item": 3},
+            "entries": 2000,
+            "fitted_entries": 2000,
+            "density": 2 / 3,
+            "bounds": (1.0, 5.0),
+            "model": "cp",
+            "ranks": (2, 2),
+            "seed": 0,
+            "test": None,
+            "held_out": (),
+            "fit_seconds": 1.25,
+            "private": False,
+            "written": ("model",),
+            "how": OpenFit("als", 0.75),
+            **more,
+        }
+    )
+
+
+def test_a_completion_in_words_and_in_json():
+    found = completed()
+    assert as_text(completed_text(found)).splitlines() == [
+        "user 1,000 x item 3: 2,000 entries, 0.667 of all cells",
+        "fitted to all 2,000 entries in 1.25 s, training RMSE 0.7500",
+    ]
+    written = found.to_json()
+    assert (written["entries"], written["solver"], written["training_rmse"]) == (2000, "als", 0.75)
+    assert not {"how", "remarks"} & set(written)
+
+
+def test_remarks_on_held_out_errors_are_said_and_in_no_json():
+    errors = (Result("constant", 2.0, 0.0), Result("ours", 1.5, 3.0))
+    found = completed(test=0.2, held_out=errors, remarks=("for your eyes",))
+    text = as_text(completed_text(found))
+    assert text.index("25.0%") < text.index("for your eyes\n\n") < text.index("fitted to all")
+    assert [each["rmse"] for each in found.to_json()["held_out"]] == [2.0, 1.5]
+    assert "for your eyes" not in str(found.to_json())
 
 
 # -- pictures -----------------------------------------------------------------------------------

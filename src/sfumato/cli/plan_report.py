@@ -253,6 +253,7 @@ def draw(order: PlanOrder, found: Sequence[Row], path: Path) -> Path:
     """The trade-off as a picture."""
     from sfumato.report.figures import trade_off
     from sfumato.report.records import Curve
+    from sfumato.report.text import sizes_in_words
 
     scale = order.scale
     forecasts = [row.forecast for row in found]
@@ -269,7 +270,7 @@ def draw(order: PlanOrder, found: Sequence[Row], path: Path) -> Path:
             ),
         ),
     ]
-    shape = " x ".join(f"{mode.name} {mode.size:,}" for mode in order.modes)
+    shape = sizes_in_words({mode.name: mode.size for mode in order.modes})
     return trade_off(
         path,
         [row.epsilon for row in found],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from sfumato.data import prepare
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
+from sfumato.privacy.guarantee import Guarantee
 
 # -- describing a tensor ------------------------------------------------------------------------
 
@@ -130,3 +132,66 @@ class Curve:
     name: str
     rmse: tuple[float, ...]
     band: tuple[tuple[float, float], ...] = ()
+
+
+# -- what a completion has found ----------------------------------------------------------------
+
+NOT_COVERED = "this output is for the holder of the data: the guarantee covers the release folder alone"
+
+
+@dataclass(frozen=True)
+class OpenFit:
+    """How a fit without privacy went."""
+
+    solver: str
+    training_rmse: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PrivateFit:
+    """What a private fit came to be, in words, whether public numbers chose it, and what it promises."""
+
+    in_words: str
+    chosen: bool
+    guarantee: Guarantee
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.guarantee.method,
+            "guarantee": self.guarantee.to_json(),
+            "not_covered": NOT_COVERED,
+        }
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What there is to say of a completion.
+
+    ``entries`` are those of the file, of which a private fit may have left some out. ``remarks`` are
+    about the held-out errors; they are said, and in no JSON.
+    """
+
+    file: str
+    modes: dict[str, int]
+    entries: int
+    fitted_entries: int | None
+    density: float
+    bounds: tuple[float, float] | None
+    model: str
+    ranks: tuple[int, ...]
+    seed: int
+    test: float | None
+    held_out: tuple[Result, ...]
+    fit_seconds: float
+    private: bool
+    written: tuple[str, ...]
+    how: OpenFit | PrivateFit
+    remarks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        facts = asdict(self)
+        del facts["how"], facts["remarks"]
+        return facts | self.how.to_json()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sfumato.data import prepare
-from sfumato.report.records import Description, ModeDescription, Result
+from sfumato.report.records import (
+    NOT_COVERED,
+    Completed,
+    Description,
+    ModeDescription,
+    OpenFit,
+    Result,
+)
 from sfumato.surface import setting
 
 if TYPE_CHECKING:
@@ -16,6 +23,15 @@ if TYPE_CHECKING:
 NOT_PRIVATE = "not private: the model and its predictions can give away single entries"
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sizes_in_words(sizes: Mapping[str, int]) -> str:
+    """Modes with their numbers of levels."""
+    return " x ".join(f"{name} {size:,}" for name, size in sizes.items())
+
+
+def _entries_in_words(found: Description | Completed) -> str:
+    return f"{found.entries:,} entries, {found.density:.3g} of all cells"
 
 
 def plain_table(*headings: str) -> Table:
@@ -45,13 +61,34 @@ def results_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def completed_text(found: Completed) -> Group:
+    """A completion to print, but for what was written."""
+    from rich.console import Group
+
+    first = f"{sizes_in_words(found.modes)}: {_entries_in_words(found)}"
+    errors = Group("", results_table(found.held_out), "") if found.held_out else Group()
+    remarks = [f"{remark}\n" for remark in found.remarks]
+    return Group(first, errors, *remarks, *_fit_lines(found))
+
+
+def _fit_lines(found: Completed) -> list[str]:
+    how, seconds = found.how, f"{found.fit_seconds:.2f} s"
+    if isinstance(how, OpenFit):
+        error = f"training RMSE {how.training_rmse:.4f}"
+        return [f"fitted to all {found.entries:,} entries in {seconds}, {error}"]
+    what = f"{how.in_words}, chosen from public numbers" if how.chosen else how.in_words
+    # Entries with labels that are not listed as public are left out, and nobody else may know.
+    fitted = f"fitted to {found.fitted_entries:,} entries in {seconds}: {what}"
+    return [fitted, f"{NOT_COVERED}\n", f"{how.guarantee}\n"]
+
+
 def description_text(described: Description) -> Group:
     """A description to print."""
     from rich.console import Group
 
-    shape = " x ".join(f"{mode.name} {mode.levels:,}" for mode in described.modes)
+    shape = sizes_in_words({mode.name: mode.levels for mode in described.modes})
     lines = [
-        f"{shape}: {described.entries:,} entries, {described.density:.3g} of all cells",
+        f"{shape}: {_entries_in_words(described)}",
         _values_line(described),
         *_problem_lines(described),
     ]
