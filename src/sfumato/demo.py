@@ -9,14 +9,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from sfumato import report
 from sfumato.data import synthetic
 from sfumato.data.tensor import SparseTensor
+from sfumato.estimators.compare import compare
 from sfumato.estimators.completion import CP, Biases
 from sfumato.fit.request import Privacy
 from sfumato.privacy.units import Public
+from sfumato.report.figures import trade_off
+from sfumato.report.progress import FitProgress
+from sfumato.report.records import Curve, Result
+from sfumato.report.text import plain_table, sizes_in_words
 
-NOT_PRIVATE = "not private: the model and its predictions can give away single entries"
 _NEXT = (
     "sfumato complete ratings.csv --modes user item --value rating --bounds 1 5 --out model "
     "--epsilon 1 --delta 1e-6 --unit user --labels-are-public --public-units 1000"
@@ -32,25 +35,25 @@ def run_demo(
     ratings: SparseTensor | None = None,
     rank: int = 3,
     epsilons: Sequence[float] = EPSILONS,
-) -> list[report.Curve]:
+) -> list[Curve]:
     """Fit invented ratings within a row of budgets; write the picture and one model to ``out``."""
     tensor = synthetic.ratings_like() if ratings is None else ratings
     train, test = tensor.split(0.2, seed=0)
     console.print(f"Invented ratings from 1 to 5 of items by users on days: {_in_words(tensor)}.")
     console.print(f"A fifth of them is held out: {test.n_entries:,} that no fit sees.\n")
-    with report.FitProgress(console) as progress:
+    with FitProgress(console) as progress:
         open_fits = {
             "biases, not private": Biases(progress=progress),
             "CP, not private": CP(rank, progress=progress),
         }
-        levels = report.compare(open_fits, train, test, progress.begin)
+        levels = compare(open_fits, train, test, progress.begin)
         curves, kept = _private_fits(train, test, rank, epsilons, progress)
     console.print(_table(epsilons, curves, levels))
     _print_examples(kept, test, console)
     console.print(f"\nThe guarantee at epsilon {_closest(epsilons):g}:\n{kept.guarantee_}")
 
     out.mkdir(parents=True, exist_ok=True)
-    image = report.trade_off(
+    image = trade_off(
         out / "trade-off.png",
         epsilons,
         curves,
@@ -66,7 +69,7 @@ def run_demo(
 
 
 def _in_words(tensor: SparseTensor) -> str:
-    sizes = " x ".join(f"{mode.name} {mode.size:,}" for mode in tensor.modes)
+    sizes = sizes_in_words({mode.name: mode.size for mode in tensor.modes})
     return f"{sizes}, {tensor.n_entries:,} entries, {tensor.density:.3g} of all cells"
 
 
@@ -75,8 +78,8 @@ def _private_fits(
     test: SparseTensor,
     rank: int,
     epsilons: Sequence[float],
-    progress: report.FitProgress,
-) -> tuple[list[report.Curve], CP]:
+    progress: FitProgress,
+) -> tuple[list[Curve], CP]:
     """Errors of the private constant, biases and CP model at each budget, and the model to keep."""
     names = ("private constant", "private biases", f"sfumato, rank {rank}")
     errors: dict[str, list[float]] = {name: [] for name in names}
@@ -96,17 +99,15 @@ def _private_fits(
         if epsilon == _closest(epsilons):
             kept = model
     assert kept is not None
-    return [report.Curve(name, tuple(errors[name])) for name in names], kept
+    return [Curve(name, tuple(errors[name])) for name in names], kept
 
 
 def _closest(epsilons: Sequence[float]) -> float:
     return min(epsilons, key=lambda epsilon: abs(np.log(epsilon / _SHOWN)))
 
 
-def _table(
-    epsilons: Sequence[float], curves: Sequence[report.Curve], levels: Sequence[report.Result]
-) -> Table:
-    table = report.plain_table("held-out RMSE at epsilon", *(f"{epsilon:g}" for epsilon in epsilons))
+def _table(epsilons: Sequence[float], curves: Sequence[Curve], levels: Sequence[Result]) -> Table:
+    table = plain_table("held-out RMSE at epsilon", *(f"{epsilon:g}" for epsilon in epsilons))
     for curve in curves:
         table.add_row(curve.name, *(f"{rmse:.4f}" for rmse in curve.rmse))
     for level in levels:

@@ -16,11 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 import sfumato as sf
-from sfumato import cli, report
+from sfumato import cli
 from sfumato.cli.complete import SolverName
 from sfumato.cli.options import Duplicates
 from sfumato.data.io.read import read_table
 from sfumato.data.prepare import POLICIES
+from sfumato.report.progress import FitProgress
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS
 
 # The command line completes with a mean and biases, which solvers of coupled models do not fit.
@@ -272,7 +273,7 @@ def test_ctrl_c_leaves_no_model(ratings, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report.FitProgress, "__call__", interrupt)
+    monkeypatch.setattr(FitProgress, "__call__", interrupt)
     result = run("complete", ratings, *COLUMNS, *QUICK, "--out", tmp_path / "m")
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "interrupted"

@@ -13,13 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 import sfumato as sf
-from sfumato import cli, report
+from sfumato import cli
 from sfumato.cli import couple_data
 from sfumato.cli.command import TAKE_SEVERAL, with_groups
 from sfumato.cli.couple_order import Absent, CoupledSolver, CoupleOrder, TableFlags, files_by_name
 from sfumato.cli.options import Columns, ModelName
 from sfumato.data import relations as relations_module
 from sfumato.metrics import auc, rmse
+from sfumato.report.progress import FitProgress
 from sfumato.solvers import COUPLED_SOLVERS
 
 MODES = ["--modes", "played=user,game", "tags=who:user,tag"]
@@ -500,7 +501,7 @@ def test_ctrl_c_leaves_an_older_model(files, model, monkeypatch):
         raise KeyboardInterrupt
 
     before = {path.name: path.read_bytes() for path in model.iterdir()}
-    monkeypatch.setattr(report.FitProgress, "__call__", interrupt)
+    monkeypatch.setattr(FitProgress, "__call__", interrupt)
     result = run("couple", *files, *COLUMNS, *QUICK, "--out", model)
     assert result.exit_code == 130
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before

@@ -15,7 +15,7 @@ from sfumato import cli
 from sfumato.cli import beside, options
 from sfumato.estimators.completion import Biases
 from sfumato.fit import request
-from sfumato.report import Result
+from sfumato.report.records import Result
 
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5", "--rank", "2"]
 BIAS = ["--epsilon", "3", "--delta", "1e-6", "--method", "bias", "--labels-are-public", "--quiet"]
@@ -287,7 +287,7 @@ def test_other_warnings_are_shown_as_ever(ratings, tmp_path, monkeypatch):
         warnings.warn("something else", UserWarning, stacklevel=1)
         raise sf.SettingError("enough")
 
-    monkeypatch.setattr("sfumato.report.describe", describe)
+    monkeypatch.setattr("sfumato.report.records.describe", describe)
     with pytest.warns(UserWarning, match="something else"):
         assert run("describe", ratings, *COLUMNS[:-2]).exit_code == 1
 

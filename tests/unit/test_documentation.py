@@ -2,13 +2,14 @@
 
 import re
 import shlex
-import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from sfumato.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,22 +53,40 @@ def test_examples_run(page, capsys):
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def commands_of(block: str) -> Iterator[tuple[list[str], str]]:
+    """The commands of a block: words, and what a here-document feeds them."""
+    lines = iter(block.replace("\\\n", " ").splitlines())
+    for line in lines:
+        words, fed = shlex.split(line, comments=True), ""
+        if words and words[-1].startswith("<<"):
+            end = words.pop().removeprefix("<<")
+            fed = "\n".join(iter(lines.__next__, end))
+            assert not re.search(r"[$`\\]", fed)  # a shell would put something else there
+        if words:
+            yield words, fed
+
+
 @pytest.mark.parametrize("page", ["docs/coupled.md"])
-def test_commands_run(page, tmp_path):
-    """In an empty folder, with the Python and the package that run the tests."""
-    blocks = blocks_of(page, "bash")
-    assert blocks
-    ours = (
-        f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
-        "sfumato() { python -c 'from sfumato.cli import main; main()' \"$@\"; }\n"
-    )
-    script = ours + "\n".join(blocks)
-    done = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+def test_commands_run(page, tmp_path, monkeypatch, capsys):
+    """In an empty folder and in this process, which has loaded what they need."""
+    monkeypatch.chdir(tmp_path)
+    commands = [each for block in blocks_of(page, "bash") for each in commands_of(block)]
+    assert any(words[0] == "sfumato" for words, _ in commands)
+    for words, fed in commands:
+        match words:
+            case ["python", "-"]:
+                exec(compile(fed, page, "exec"), {"__name__": "__main__"})
+            case ["cat", ">", name]:
+                Path(name).write_text(f"{fed}\n", encoding="utf-8")
+            case ["sfumato", *_]:
+                monkeypatch.setattr(sys, "argv", words)
+                with pytest.raises(SystemExit) as ended:
+                    main()
+                said = capsys.readouterr()
+                assert ended.value.code == 0, said.err
+                assert said.out.strip()
+            case _:
+                pytest.fail(f"{page} has a command that is not run here: {shlex.join(words)}")
 
 
 def test_links_lead_somewhere():

@@ -296,6 +296,7 @@ def test_a_private_tensor_with_room_to_spare(form, symmetric):
         "one entry of the symmetric" if symmetric else "one entry of the tensor"
     )
     assert guarantee.released == ("components", "weights")
+    assert "trusts         whoever holds the data and runs the fit" in str(guarantee)
 
 
 def test_as_printed_is_claimed():

@@ -269,6 +269,17 @@ def test_an_older_folder_loads_with_a_warning(saved):
         sf.load(folder)
 
 
+def test_a_release_from_before_guarantees_said_who_is_trusted_loads(tmp_path):
+    privacy = sf.Privacy(3, 1e-6, unit="value", method="bias")
+    model = sf.Biases(privacy=privacy).fit(sf.prepare.clip(TENSOR, (-1, 1)))
+    folder = model.release(tmp_path / "release")
+    path = folder / "guarantee.json"
+    written = json.loads(path.read_text("utf-8"))
+    assert written.pop("trust").startswith("whoever holds the data")
+    path.write_text(json.dumps(written), "utf-8")
+    assert sf.load(sealed(folder)).guarantee_ == model.guarantee_
+
+
 def test_what_is_no_folder(saved, tmp_path):
     model, folder = saved
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

@@ -13,8 +13,8 @@ from sfumato.surface import command_line, either, setting
 
 SOURCES = Path(sf.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
-# Modules that are read on the command line alone, and one whose messages name both surfaces.
-NOT_PYTHONS = ("cli/", "demo.py", "experiments/")
+# Modules that are read on the command line alone.
+NOT_PYTHONS = ("cli/", "demo.py", "papers/")
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def _attackable(promise: Promise, bounds: tuple[float, float] | None) -> Privacy
 
 def _run_audit(order: AuditOrder, notes: Console) -> tuple[Outcome, list[Path]]:
     """Carry an audit out, and write what it found where a folder is named."""
-    from sfumato.report import FitProgress
+    from sfumato.report.progress import FitProgress
     from sfumato.solvers.protocol import Info
 
     if order.out is not None:

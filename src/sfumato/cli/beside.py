@@ -16,9 +16,11 @@ import numpy as np
 
 from sfumato.errors import SfumatoError
 from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.compare import rmse
 from sfumato.estimators.completion import Biases
 from sfumato.privacy.caveats import without_warnings
-from sfumato.report import FitProgress, Result, rmse
+from sfumato.report.progress import FitProgress
+from sfumato.report.records import Result
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant
 

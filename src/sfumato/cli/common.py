@@ -36,7 +36,7 @@ def console(*, stderr: bool = False) -> Console:
 @contextmanager
 def reading(what: str, notes: Console) -> Iterator[None]:
     """A sign of life while files are read: large ones take minutes."""
-    from sfumato.report import FitProgress
+    from sfumato.report.progress import FitProgress
 
     with FitProgress(notes) as progress:
         progress.begin(f"reading {what}")

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.search import PrivateSearch
     from sfumato.fit.request import Privacy
-    from sfumato.report import Result
+    from sfumato.privacy.guarantee import Guarantee
+    from sfumato.report.records import Completed, Result
 
 DEFAULT_TUCKER_RANK = 4
 
@@ -106,8 +107,7 @@ class _Order:
     @property
     def leaves_open(self) -> bool:
         """Whether the method or the rank of a private fit is left to the plan."""
-        assert self.privacy is not None
-        auto = self.privacy.method == "auto"
+        auto = self.privacy is not None and self.privacy.method == "auto"
         return not self.tune_rank and (auto or (self.plans_rank and self.given_ranks is None))
 
     def estimator(self, *, rounds: int | None, progress: Any) -> TensorEstimator:
@@ -130,16 +130,15 @@ class _Order:
         estimator: TensorEstimator = kind(self.given_ranks, **settings)
         return estimator
 
-    def private_estimator(self, progress: Any) -> TensorEstimator | PrivateSearch:
-        """One estimator, or a search among several ranks."""
+    def private_estimator(self, privacy: Privacy, progress: Any) -> TensorEstimator | PrivateSearch:
+        """One estimator, or a search among several ranks within the same budget."""
         from sfumato.estimators.search import PrivateSearch
 
         if not self.tune_rank:
             return self.estimator(rounds=None, progress=progress)
-        assert self.privacy is not None
         orders = [replace(self, rank=rank, tune_rank=None) for rank in self.tune_rank]
         candidates = [order.estimator(rounds=None, progress=progress) for order in orders]
-        return PrivateSearch(candidates, self.privacy)
+        return PrivateSearch(candidates, privacy)
 
     def name_for(self, shape: Sequence[int]) -> str:
         if self.tune_rank:
@@ -216,13 +215,13 @@ def complete(
     and no ledger. All errors are for you alone, and no guarantee covers them.
     """
     from sfumato.data import prepare
-    from sfumato.demo import NOT_PRIVATE
+    from sfumato.report.text import NOT_PRIVATE, completed_text
     from sfumato.store import check_destination
 
     privacy, tune_rank = promise.settings(columns.bounds, release), release.tune_rank
     order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank)
     check_destination(out)
-    notes, remarks = notes_unless(quiet), list[str]()
+    notes = notes_unless(quiet)
     with reading(file.name, notes):
         tensor = columns.read(file)
     if privacy is None:
@@ -230,16 +229,19 @@ def complete(
         prepare.check_values(tensor)
         tensor = prepare.merge_duplicates(tensor, duplicates.value)
         estimator, results = _fit(order, tensor, test, notes)
-        written = _save(estimator, out, factors, release.force)
+        written, remarks = _save(estimator, out, factors, release.force), list[str]()
     else:
         with _told_of_charges(release.ledger):
-            estimator, parts = _fit_privately(order, tensor, test, notes)
+            estimator, parts = _fit_privately(order, privacy, tensor, test, notes)
         written = _save(estimator, out, factors, release.force)
-        results, remarks = _compare_private(order, estimator, parts, notes, as_json)
+        results, remarks = _compare_private(order, privacy, estimator, parts, notes, as_json)
+    found = _found(file, order, tensor, test, estimator, results, remarks, written)
     if as_json:
-        typer.echo(json.dumps(_complete_json(file, order, tensor, test, estimator, results, written)))
+        typer.echo(json.dumps(found.to_json()))
     else:
-        _print_completed(order, tensor, estimator, results, remarks, written)
+        screen = console()
+        screen.print(completed_text(found))
+        say_what_was_written(screen, written)
     if privacy is None:
         typer.echo(NOT_PRIVATE, err=True)
 
@@ -248,20 +250,21 @@ def _fit(
     order: _Order, tensor: SparseTensor, test: float | None, notes: Console
 ) -> tuple[TensorEstimator, list[Result]]:
     """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
-    from sfumato import report
+    from sfumato.estimators.compare import compare, warm_up
     from sfumato.estimators.completion import Biases
+    from sfumato.report.progress import FitProgress
 
     parts = None if test is None else tensor.split(test, seed=order.seed)
     name = order.name_for(tensor.shape)
     _say_what_was_chosen(order, tensor.modes, tensor.shape, notes)
     probe = order.estimator(rounds=1, progress=None)
-    report.warm_up([Biases(), probe], tensor)
+    warm_up([Biases(), probe], tensor)
     results = []
-    with report.FitProgress(notes) as progress:
+    with FitProgress(notes) as progress:
         estimator = order.estimator(rounds=order.rounds, progress=progress)
         if parts is not None:
             rivals = {"bias predictor": Biases(progress=progress), name: estimator}
-            results = report.compare(rivals, *parts, announce=progress.begin)
+            results = compare(rivals, *parts, announce=progress.begin)
         progress.begin(f"{name}: all entries")
         return estimator.fit(tensor), results
 
@@ -283,55 +286,56 @@ _Parts = tuple["SparseTensor", "SparseTensor"]
 
 
 def _fit_privately(
-    order: _Order, tensor: SparseTensor, test: float | None, notes: Console
+    order: _Order, privacy: Privacy, tensor: SparseTensor, test: float | None, notes: Console
 ) -> tuple[TensorEstimator, _Parts | None]:
     """One private fit, to all entries or to the first of two parts; and these, where there are some."""
-    from sfumato import report
     from sfumato.data import prepare
     from sfumato.fit.admit import Protected, public_modes
+    from sfumato.report.progress import FitProgress
 
-    assert order.privacy is not None
-    modes = public_modes(tensor.modes, Protected.by(order.privacy, tensor.modes))
+    modes = public_modes(tensor.modes, Protected.by(privacy, tensor.modes))
     shape, parts = [mode.size for mode in modes], None
     _say_what_was_chosen(order, tensor.modes, shape, notes)
     if test is not None:
         whole = prepare.clip(tensor, tensor.bounds or (0, 1))
         parts = prepare.split_by_label(whole, test, seed=order.seed)
-    with report.FitProgress(notes) as progress:
+    with FitProgress(notes) as progress:
         progress.begin(f"{order.name_for(shape)}, private")
-        fitted = order.private_estimator(progress).fit(tensor if parts is None else parts[0])
+        fitted = order.private_estimator(privacy, progress).fit(tensor if parts is None else parts[0])
     return _best(fitted), parts
 
 
 def _compare_private(
-    order: _Order, estimator: TensorEstimator, parts: _Parts | None, notes: Console, as_json: bool
+    order: _Order,
+    privacy: Privacy,
+    estimator: TensorEstimator,
+    parts: _Parts | None,
+    notes: Console,
+    as_json: bool,
 ) -> tuple[list[Result], list[str]]:
     """Errors at held-out entries, and what there is to say of them; JSON has no private baselines."""
-    from sfumato import report
     from sfumato.cli import beside
+    from sfumato.report.progress import FitProgress
 
-    if parts is None:
+    guarantee = estimator.guarantee_
+    if parts is None or guarantee is None:
         return [], []
-    assert order.privacy is not None
-    name = _fitted_in_words(order, estimator)
+    name = _fitted_in_words(order, estimator, guarantee)
     try:
-        with report.FitProgress(notes) as progress:
-            found = beside.compare(
-                estimator, name, order.privacy, parts, progress, with_private=not as_json
-            )
+        with FitProgress(notes) as progress:
+            found = beside.compare(estimator, name, privacy, parts, progress, with_private=not as_json)
     except (Exception, KeyboardInterrupt) as error:  # what was paid for is on disk: the command goes on
         notes.print(f"the fit was not compared with others: {error or 'interrupted'}")
         return [], []
     return ([], []) if found is None else (found.results, found.lines)
 
 
-def _fitted_in_words(order: _Order, estimator: TensorEstimator) -> str:
+def _fitted_in_words(order: _Order, estimator: TensorEstimator, guarantee: Guarantee) -> str:
     """The model with the method and the ranks that a private fit came to have."""
     from sfumato.solvers.private.biases import PrivateBiases
     from sfumato.solvers.private.constant import PrivateConstant
 
-    assert estimator.guarantee_ is not None
-    method, ranks = estimator.guarantee_.method, dict.fromkeys(estimator.model_.ranks)
+    method, ranks = guarantee.method, dict.fromkeys(estimator.model_.ranks)
     if method in (PrivateBiases.name, PrivateConstant.name):  # these have no factors
         what = method
     else:
@@ -385,76 +389,40 @@ def _save(
     return written
 
 
-def _complete_json(
+def _found(
     file: Path,
     order: _Order,
     tensor: SparseTensor,
     test: float | None,
     estimator: TensorEstimator,
-    results: list[Result],
-    written: list[Path],
-) -> dict[str, Any]:
+    results: Sequence[Result],
+    remarks: Sequence[str],
+    written: Sequence[Path],
+) -> Completed:
+    """All there is to say, as text or as JSON."""
+    from sfumato.report.records import Completed, OpenFit, PrivateFit
+
     guarantee = estimator.guarantee_
-    described = {
-        "file": str(file),
-        "modes": {mode.name: mode.size for mode in tensor.modes},
-        "entries": tensor.n_entries,
-        "fitted_entries": estimator.n_entries_,
-        "density": tensor.density,
-        "bounds": tensor.bounds,
-        "model": order.model.value,
-        "ranks": list(estimator.model_.ranks),
-        "seed": order.seed,
-        "test": test,
-        "held_out": [asdict(result) for result in results],
-        "fit_seconds": estimator.fit_seconds_,
-        "private": guarantee is not None,
-        "written": [str(path) for path in written],
-    }
+    how: OpenFit | PrivateFit
     if guarantee is None:
-        return {**described, "solver": order.solver.value, "training_rmse": estimator.rmse(tensor)}
-    return {
-        **described,
-        "method": guarantee.method,
-        "guarantee": guarantee.to_json(),
-        "not_covered": _NOT_COVERED,
-    }
-
-
-_NOT_COVERED = "this output is for the holder of the data: the guarantee covers the release folder alone"
-
-
-def _print_completed(
-    order: _Order,
-    tensor: SparseTensor,
-    estimator: TensorEstimator,
-    results: list[Result],
-    remarks: list[str],
-    written: list[Path],
-) -> None:
-    from sfumato.report import results_table
-
-    screen = console()
-    shape = " x ".join(f"{mode.name} {mode.size:,}" for mode in tensor.modes)
-    screen.print(f"{shape}: {tensor.n_entries:,} entries, {tensor.density:.3g} of all cells")
-    if results:
-        screen.print()
-        screen.print(results_table(results))
-        screen.print()
-    for remark in remarks:
-        screen.print(f"{remark}\n")
-    if estimator.guarantee_ is None:
-        screen.print(
-            f"fitted to all {tensor.n_entries:,} entries in {estimator.fit_seconds_:.2f} s, "
-            f"training RMSE {estimator.rmse(tensor):.4f}"
-        )
+        how = OpenFit(order.solver.value, estimator.rmse(tensor))
     else:
-        how = ", chosen from public numbers" if order.leaves_open else ""
-        what = _fitted_in_words(order, estimator)
-        # Entries with labels that are not listed as public are left out, and nobody else may know.
-        number, seconds = estimator.n_entries_, estimator.fit_seconds_
-        screen.print(f"fitted to {number:,} entries in {seconds:.2f} s: {what}{how}")
-        screen.print(f"{_NOT_COVERED}\n")
-        screen.print(str(estimator.guarantee_))
-        screen.print()
-    say_what_was_written(screen, written)
+        how = PrivateFit(_fitted_in_words(order, estimator, guarantee), order.leaves_open, guarantee)
+    return Completed(
+        file=str(file),
+        modes={mode.name: mode.size for mode in tensor.modes},
+        entries=tensor.n_entries,
+        fitted_entries=estimator.n_entries_,
+        density=tensor.density,
+        bounds=tensor.bounds,
+        model=order.model.value,
+        ranks=estimator.model_.ranks,
+        seed=order.seed,
+        test=test,
+        held_out=tuple(results),
+        fit_seconds=estimator.fit_seconds_,
+        private=guarantee is not None,
+        written=tuple(map(str, written)),
+        how=how,
+        remarks=tuple(remarks),
+    )

@@ -80,7 +80,7 @@ def couple(
     of a file are never part of a fit.
     """
     from sfumato.cli import couple_data, couple_fit
-    from sfumato.demo import NOT_PRIVATE
+    from sfumato.report.text import NOT_PRIVATE
     from sfumato.store import check_destination
 
     order = CoupleOrder(

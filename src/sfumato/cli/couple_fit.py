@@ -23,7 +23,8 @@ from sfumato.estimators.coupled import Coupled
 from sfumato.kernels.numba.parallel import available_threads
 from sfumato.metrics import auc, rmse
 from sfumato.models.posterior import Posterior
-from sfumato.report import FitProgress, plain_table
+from sfumato.report.progress import FitProgress
+from sfumato.report.text import plain_table
 from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers.coupled.langevin import Langevin
 from sfumato.solvers.coupled.multiplicative import Multiplicative

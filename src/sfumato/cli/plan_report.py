@@ -210,7 +210,7 @@ def _expectation_lines(order: PlanOrder, asked: Row) -> list[str]:
 
 
 def _table(order: PlanOrder, found: Sequence[Row]) -> Table:
-    from sfumato.report import plain_table
+    from sfumato.report.text import plain_table
 
     table = plain_table("epsilon", "constant", "biases", "factors", "rank", "plan", "ratio", "between")
     for row in found:
@@ -252,7 +252,9 @@ def _notes(order: PlanOrder) -> list[str]:
 
 def draw(order: PlanOrder, found: Sequence[Row], path: Path) -> Path:
     """The trade-off as a picture."""
-    from sfumato.report import Curve, trade_off
+    from sfumato.report.figures import trade_off
+    from sfumato.report.records import Curve
+    from sfumato.report.text import sizes_in_words
 
     scale = order.scale
     forecasts = [row.forecast for row in found]
@@ -269,7 +271,7 @@ def draw(order: PlanOrder, found: Sequence[Row], path: Path) -> Path:
             ),
         ),
     ]
-    shape = " x ".join(f"{mode.name} {mode.size:,}" for mode in order.modes)
+    shape = sizes_in_words({mode.name: mode.size for mode in order.modes})
     return trade_off(
         path,
         [row.epsilon for row in found],

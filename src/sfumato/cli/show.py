@@ -27,14 +27,14 @@ def describe(
     as_json: options.Json = False,
 ) -> None:
     """Show shape, values, duplicates and how entries spread, and the memory a fit needs."""
-    from sfumato import report
+    from sfumato.report import records, text
 
     with reading(file.name, console(stderr=True)):
-        described = report.describe(columns.read(file), rank)
+        described = records.describe(columns.read(file), rank)
     if as_json:
         typer.echo(json.dumps(asdict(described)))
     else:
-        console().print(report.description_text(described))
+        console().print(text.description_text(described))
 
 
 @command(
@@ -50,7 +50,7 @@ def explain(
     Every file is held against the manifest first. That shows accidents, not forgery: who a release
     comes from is what `sfumato verify` says.
     """
-    from sfumato.demo import NOT_PRIVATE
+    from sfumato.report.text import NOT_PRIVATE
     from sfumato.store import guarantee_of, has_manifest, signed_by
 
     guarantee, key = guarantee_of(folder), signed_by(folder)

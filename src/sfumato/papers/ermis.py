@@ -265,7 +265,7 @@ class Study(Experiment):
         return {"worse_than_printed": worse, "better_than_means_by": gains}
 
     def tables(self, results: Sequence[Done]) -> list[Table | str]:
-        from sfumato.report import plain_table
+        from sfumato.report.text import plain_table
 
         summaries, lines = summarise(results), list[Any]()
         turned = len(self.places) > 2 * _MOST_COLUMNS

@@ -100,7 +100,7 @@ class NoiseExperiment(Experiment):
         }
 
     def tables(self, results: Sequence[Done]) -> list[Table | str]:
-        from sfumato.report import plain_table
+        from sfumato.report.text import plain_table
 
         table = plain_table("noise", "by", "from, to", "slope", "5% to 95%", "paper")
         for noise, axis, _, thresholds, slope, guaranteed in _slopes(results):

@@ -119,7 +119,7 @@ class PrivateExperiment(Experiment):
         return {**needed, "printed over needed noise": _noise_ratios(self.epsilons)}
 
     def tables(self, results: Sequence[Done]) -> list[Table | str]:
-        from sfumato.report import plain_table
+        from sfumato.report.text import plain_table
 
         lines: list[Table | str] = ["median error of every component at epsilon"]
         runs = gathered(results)

@@ -101,7 +101,7 @@ class StreamExperiment(Experiment):
         return found
 
     def tables(self, results: Sequence[Done]) -> list[Table | str]:
-        from sfumato.report import plain_table
+        from sfumato.report.text import plain_table
 
         lines: list[Table | str] = []
         for series in SERIES:

@@ -90,7 +90,7 @@ class TopicsExperiment(Experiment):
         }
 
     def tables(self, results: Sequence[Done]) -> list[Table | str]:
-        from sfumato.report import plain_table
+        from sfumato.report.text import plain_table
 
         summaries = summarise(results)
         table = plain_table("documents", "epsilon", *topics())

@@ -386,7 +386,7 @@ def _autos(found: dict[tuple[Any, ...], Done]) -> Iterable[Done]:
 def _table(
     figure: Figure, summaries: dict[Cell, Summary], model: str, data: tuple[tuple[str, Any], ...]
 ) -> Table:
-    from sfumato.report import plain_table
+    from sfumato.report.text import plain_table
 
     epsilons = figure.epsilons
     table = plain_table("", *(f"{epsilon:g}" for epsilon in epsilons), "none")

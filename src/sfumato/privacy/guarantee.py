@@ -13,6 +13,10 @@ from sfumato.surface import either, setting
 from sfumato.typed import made_of
 
 _WIDTH = 80
+HOLDER_IS_TRUSTED = (
+    "whoever holds the data and runs the fit: they see all of it, and this promise protects nobody "
+    "from them"
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Guarantee:
         their owners (joint privacy).
     method : how the fit was made private. ``proof`` names the note that proves it, or says why it is
         only claimed.
+    trust : who sees more than is released, and has to be trusted with it. Guarantees that were written
+        before they said so are those of a trusted holder.
     tuning : how settings were chosen by looking at the data, where they were; it is paid for.
     exact : whether the noise comes from exact samplers, not floating-point ones.
     seeded : whether the noise can be repeated by whoever knows the seed.
@@ -63,6 +69,7 @@ class Guarantee:
     ledger_limit: str | None = None
     tuning: str | None = None
     warnings: tuple[str, ...] = ()
+    trust: str = HOLDER_IS_TRUSTED
 
     @property
     def joint(self) -> bool:
@@ -122,6 +129,7 @@ class Guarantee:
             f"{'promise':15}{self._promise()}",
             f"{'protects':15}{self.unit}",
             f"{'neighbours':15}{self.neighbours}",
+            f"{'trusts':15}{self.trust}",
             f"{'released':15}{', '.join(self.released)}",
         ]
         if self.kept:

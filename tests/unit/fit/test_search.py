@@ -229,6 +229,7 @@ def test_the_guarantee_says_that_it_was_tuned_and_what_that_costs():
     assert "best of 3 candidates" in text
     assert "6.01 on average" in text
     assert "includes what this costs" in text
+    assert "trusts whoever holds the data and runs the fit" in text
     assert sf.Guarantee.from_json(json.loads(json.dumps(promised.to_json()))) == promised
 
 

@@ -1,6 +1,7 @@
 """A guarantee as it is written and read."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,8 @@ PROMISED = sf.Guarantee(
         ("cap", "many"),
         ("fits", 1.5),
         ("unit", None),
+        ("trust", None),
+        ("trust", ["the holder"]),
         ("colour", "red"),
     ],
 )
@@ -56,3 +59,19 @@ def test_a_guarantee_is_read_field_by_field(name, wrong):
     for none in ({}, [], None, "proven", {**data, "unit": None}):
         with pytest.raises(sf.SettingError, match="not a guarantee"):
             sf.Guarantee.from_json(none)
+
+
+def test_a_guarantee_says_who_is_trusted():
+    lines = [" ".join(line.split()) for line in str(PROMISED).splitlines()]
+    begin = lines.index("neighbours one entry is added or removed") + 1
+    assert lines[begin].startswith("trusts whoever holds the data and runs the fit")
+    assert PROMISED.to_json()["trust"] == PROMISED.trust
+    other = replace(PROMISED, trust="nobody")
+    assert "trusts         nobody" in str(other)
+    assert sf.Guarantee.from_json(other.to_json()) == other
+
+
+def test_a_guarantee_from_before_it_said_who_is_trusted_is_that_of_a_trusted_holder():
+    data = PROMISED.to_json()
+    del data["trust"]
+    assert sf.Guarantee.from_json(data) == PROMISED
