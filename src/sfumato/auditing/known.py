@@ -14,8 +14,9 @@ import numpy as np
 from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.trials import Runs
 from sfumato.fit.private import PrivatePlan
+from sfumato.kernels.reference.private_passes import direction_at
 from sfumato.models.multilinear import Multilinear
-from sfumato.solvers.private.passes import PrivatePasses, direction_at, spread_of
+from sfumato.solvers.private.passes import PrivatePasses, spread_of
 from sfumato.types import Array
 
 

@@ -54,7 +54,7 @@ from sfumato.fit.methods import (
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Fit, Plan, Progress, carry_out, training_rmse
 from sfumato.fit.private import PrivateFit, PrivatePlan, carry_out_private
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import rmse
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel, check_ranks
 from sfumato.privacy.caveats import warn_of

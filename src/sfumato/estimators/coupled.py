@@ -30,7 +30,7 @@ from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
 from sfumato.errors import DataError, NotFittedError, SettingError
 from sfumato.estimators.parameters import Parametrised
 from sfumato.fit.plan import Plan, Progress, carry_out
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.coupled import CoupledModel
 from sfumato.sites.coupled import CoupledSite

@@ -37,7 +37,7 @@ from sfumato.fit.power import (
     private_from_stream,
     private_from_tensor,
 )
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.models.components import Components
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of

@@ -16,6 +16,7 @@ import numpy as np
 from sfumato.errors import DataError
 from sfumato.fit.plan import Progress
 from sfumato.fit.private import check_covered, spending
+from sfumato.kernels.numba.power import exact_sum
 from sfumato.privacy.accounting import calibrate
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.caveats import caveats
@@ -38,7 +39,7 @@ from sfumato.solvers.power.iteration import (
 )
 from sfumato.solvers.power.moments import Batch, Moment, check_sums
 from sfumato.solvers.power.sensitivity import printed_multiplier, printed_sensitivity
-from sfumato.solvers.power.tensors import TensorSource, answered, exact_sum
+from sfumato.solvers.power.tensors import TensorSource, answered
 from sfumato.solvers.protocol import Info
 from sfumato.types import Array
 

@@ -28,6 +28,7 @@ from sfumato.fit.private import (
     check_covered,
     draw_all,
 )
+from sfumato.kernels.grid import cut, grid
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, epsilon_of, gaussian_multiplier
 from sfumato.privacy.budgets import Budget
@@ -38,7 +39,6 @@ from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.selection import Run, SelectBest, select_best
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.contributions import cut, grid
 from sfumato.solvers.protocol import DivergedError, PublicShape
 from sfumato.surface import either
 

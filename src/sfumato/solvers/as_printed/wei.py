@@ -19,6 +19,7 @@ import numpy as np
 from sfumato.checks import as_pair, check_kind, check_positive
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
+from sfumato.kernels.numba.sequential import Perturbation
 from sfumato.kernels.numba.vector_noise import rowwise_noise
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clipping import check_range, clip_values
@@ -27,7 +28,7 @@ from sfumato.privacy.mechanisms import Laplace, PurePass
 from sfumato.privacy.units import Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import State as Descending
-from sfumato.solvers.gradient.sequential import Perturbation, SequentialSGD
+from sfumato.solvers.gradient.sequential import SequentialSGD
 from sfumato.solvers.protocol import Info, PublicShape
 
 

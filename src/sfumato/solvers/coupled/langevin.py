@@ -57,8 +57,7 @@ from sfumato.checks import (
 )
 from sfumato.data.relations import Relation
 from sfumato.errors import DataError, SettingError
-from sfumato.kernels.numba.langevin import Slopes, slopes
-from sfumato.kernels.numba.parallel import run
+from sfumato.kernels.numba.threads import run
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.posterior import Family, Posterior
 from sfumato.sites.coupled import CoupledSite
@@ -71,6 +70,7 @@ from sfumato.solvers.coupled.shape import (
     positive_start,
     values_of,
 )
+from sfumato.solvers.coupled.slopes import Slopes, slopes
 from sfumato.solvers.coupled.sums import divergence
 from sfumato.solvers.protocol import DivergedError, Info, PublicShape, start_generator
 from sfumato.surface import either

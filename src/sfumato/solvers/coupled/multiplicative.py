@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from sfumato.checks import check_count, check_positive
 from sfumato.data.relations import Relation, check_divergence
 from sfumato.errors import SettingError
+from sfumato.kernels.numba.coupled_sums import Sums
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.multilinear import Multilinear
 from sfumato.sites.coupled import CoupledSite
@@ -44,7 +45,7 @@ from sfumato.solvers.coupled.shape import (
     positive_start,
     values_of,
 )
-from sfumato.solvers.coupled.sums import Sums, core_sums, divergence, mode_sums
+from sfumato.solvers.coupled.sums import core_sums, divergence, mode_sums
 from sfumato.solvers.protocol import Info, PublicShape
 from sfumato.types import Array
 

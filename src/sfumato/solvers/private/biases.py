@@ -33,6 +33,14 @@ import numpy as np
 from sfumato.checks import MOST_ROUNDS, check_count, check_flag, check_positive, given
 from sfumato.data.tensor import find_mode
 from sfumato.errors import SettingError
+from sfumato.kernels.grid import cut, grid
+from sfumato.kernels.numba.contributions import (
+    Contribution,
+    entry_counts,
+    entry_sums,
+    unit_counts,
+    unit_sums,
+)
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import Budget
@@ -42,17 +50,7 @@ from sfumato.privacy.mechanisms import Gaussian, Laplace, Noisy
 from sfumato.privacy.units import UnitValues
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import OwnPrior
-from sfumato.solvers.private.contributions import (
-    Contribution,
-    arrange,
-    cut,
-    entry_counts,
-    entry_sums,
-    grid,
-    unit_counts,
-    unit_sums,
-    unit_totals,
-)
+from sfumato.solvers.private.contributions import arrange, unit_totals
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
 from sfumato.solvers.protocol import Info, PublicShape
 from sfumato.types import Array

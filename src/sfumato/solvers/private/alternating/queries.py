@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sfumato.kernels.grid import BELOW_ONE, cut, grid
 from sfumato.kernels.numba.alternating import Features, Weighting, entry_sums, unit_sums
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clipping import Clipped
@@ -14,7 +15,7 @@ from sfumato.privacy.units import PrivacyUnit
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import OwnPrior, row_products, solve_own
 from sfumato.solvers.private.biases import Known
-from sfumato.solvers.private.contributions import BELOW_ONE, arrange, cut, grid
+from sfumato.solvers.private.contributions import arrange
 from sfumato.types import Array
 
 

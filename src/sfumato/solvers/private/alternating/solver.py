@@ -1,6 +1,6 @@
 """Alternating private fits: noisy statistics of one block after the other, in their best coordinates.
 
-First come private biases (``private_biases.py``), with noisy counts of every level, and how far values
+First come private biases (``biases.py``), with noisy counts of every level, and how far values
 lie from them. Then, round after round, each block (the rows of a released mode with their biases, or
 the core) is asked for the sums of its clipped gradients, and moves by them:
 
@@ -11,9 +11,6 @@ the core) is asked for the sums of its clipped gradients, and moves by them:
 - the ridge of a row is that of the best linear guess, from the variance of the residuals, that of the
   noise in the row, and that of the rows themselves, learnt from the rows released before. Where noise
   is large, rows fall back to their prior mean and the fit to the biases.
-
-With ``statistics="normal"`` blocks are asked for normal equations instead, the classical way: more
-numbers, hence more noise in each.
 
 Units: ``Value`` and ``Entry`` by entry, all modes noised, a local mode solved at the end and never fed
 back. ``Unit`` where its rows are local: every unit solves its own rows before it answers, and its whole
@@ -32,13 +29,13 @@ import numpy as np
 from sfumato.checks import (
     LEAST_SIZE,
     MOST_ROUNDS,
-    check_choice,
     check_count,
     check_number,
     check_positive,
     wrong,
 )
 from sfumato.errors import SettingError
+from sfumato.kernels.grid import MOST_NUMBERS
 from sfumato.kernels.numba.alternating import CORE, Features, Weighting, padded_metric
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.ledger import Charge, Draw
@@ -65,13 +62,10 @@ from sfumato.solvers.private.alternating.queries import (
     symmetric,
 )
 from sfumato.solvers.private.biases import BiasRelease, BiasState, Known, PrivateBiases, entry_weight
-from sfumato.solvers.private.contributions import MOST_NUMBERS
 from sfumato.solvers.private.gradient.solver import thinness
 from sfumato.solvers.protocol import MOST_MEAN, DivergedError, Info, PublicShape, start_generator
 from sfumato.surface import setting
 from sfumato.types import Array
-
-Statistics = Literal["gradient", "normal"]
 
 # Chosen on invented data of several shapes; errors are flat around them, and close to the best that a
 # search finds (benchmarks/settings.py). Those of time modes were settled with MovieLens 100K in view.
@@ -192,7 +186,6 @@ class PrivateAlternating:
     Parameters
     ----------
     noise : noise multiplier of all draws together, found from the budget.
-    statistics : "gradient", or "normal" for normal equations.
     sweeps : times that each block is asked about.
     held_sweeps, last_step : the step is one in the first sweeps, then falls in a line to the last.
     residual_clip : of residuals, in their standard deviations.
@@ -205,7 +198,6 @@ class PrivateAlternating:
     """
 
     noise: float = 1.0
-    statistics: Statistics = "gradient"
     sweeps: int | None = None
     held_sweeps: int | None = None
     last_step: float | None = None
@@ -242,7 +234,6 @@ class PrivateAlternating:
             raise SettingError("an alternating fit starts from mean and biases: use method 'gradient'")
         if np.dtype(shape.dtype) != np.float64:
             raise SettingError("an alternating fit computes in float64: leave the dtype out")
-        check_choice(("gradient", "normal"), statistics=self.statistics)
         check_positive(noise=self.noise)
         s = self.settings(shape)
         check_count(1, MOST_ROUNDS, sweeps=s.sweeps)
@@ -256,7 +247,7 @@ class PrivateAlternating:
         check_number(_LEAST_SHARE, 1 - 2 * (_SCATTER_SHARE + _OWN_SHARE), bias_share=s.bias_share)
         shape.prior_means(self.prior_mean, MOST_MEAN)
         model = shape.make_model(shape.sizes, shape.dtype)
-        if max(model.shape) * (max(model.ranks) + 1) * (max(model.ranks) + 2) > MOST_NUMBERS:
+        if max(model.shape) * (max(model.ranks) + 1) > MOST_NUMBERS:
             raise SettingError(
                 f"a block of more than {MOST_NUMBERS:,} numbers is more than the proof covers: use a "
                 "smaller rank"
@@ -433,20 +424,20 @@ class PrivateAlternating:
     def _query(self, state: State, block: int) -> tuple[Coordinates | None, Features, Weighting | None]:
         """How a block is asked: in which coordinates, clipped and weighted how."""
         s, model, shape = self.settings(state.shape), state.model, state.shape
-        spread, normal = sqrt(state.scatter), self.statistics == "normal"
+        spread = sqrt(state.scatter)
         if block == CORE:  # rows are white when it is asked, and so is their product
             coordinates, size = None, model.free_core.size
-            metric, bias, normal = np.ones((1, size)), 0.0, False
+            metric, bias = np.ones((1, size)), 0.0
         else:
             moment, size = model.design_moment(block, _moments(state)), model.ranks[block]
             rows = model.factors[block] - shape.prior_means(self.prior_mean)[block]
             coordinates = coordinates_of(moment, rows, state.counts(block))
             metric, bias = coordinates.designs, s.bias_weight
-        target = s.residual_clip * spread * (1.5 if normal else 1.0)
-        features = Features(padded_metric(metric), s.feature_clip * sqrt(size), target, bias, normal)
+        target = s.residual_clip * spread
+        features = Features(padded_metric(metric), s.feature_clip * sqrt(size), target, bias)
         if _own(shape) is None:
             return coordinates, features, None
-        usual = size + bias**2 if normal else sqrt(size + bias**2) * spread
+        usual = sqrt(size + bias**2) * spread
         levels = np.ones(1)
         if block != CORE:
             assert state.start is not None
@@ -468,11 +459,8 @@ class PrivateAlternating:
             home = state.shape.prior_means(self.prior_mean)[mode]
             rows = (model.factors[mode] - home) @ coordinates.rows
             move = _move(state, mode, length, rows, noise, features.bias, timed=home != 0)
-            biases, block = model.mode_biases[mode], blocks[mode]
-            if features.normal:
-                moved = move.by_normal_equations(rows, biases, sums, features.right_hand, block)
-            else:
-                moved = move.by_gradients(rows, biases, sums, block)
+            biases = model.mode_biases[mode]
+            moved = move.by_gradients(rows, biases, sums, blocks[mode])
             model.factors[mode][:] = home + moved.rows @ coordinates.designs.T
             biases[:] = moved.biases
         if not (np.isfinite(model.rows).all() and np.isfinite(model.free_core).all()):

@@ -33,7 +33,6 @@ from sfumato.checks import (
 )
 from sfumato.data.tensor import find_mode
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.parallel import run
 from sfumato.kernels.numba.private_steps import (
     Memory,
     Moves,
@@ -46,6 +45,7 @@ from sfumato.kernels.numba.private_steps import (
     unit_sums,
 )
 from sfumato.kernels.numba.simd import aligned_zeros
+from sfumato.kernels.numba.threads import run
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clipping import Clipped, check_range
 from sfumato.privacy.ledger import Charge, Draw
