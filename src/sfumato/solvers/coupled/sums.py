@@ -1,13 +1,14 @@
 """Sums over the observed cells of coupled relations, from which factors are updated.
 
-For a mode with designs f (the vector whose inner product with a row is the value, ``kernels``):
+For a mode with designs f (the vector whose inner product with a row is the value, as in
+``kernels/numba/entrywise.py``):
 
     numerator    sum over cells of  x v^-p f
     denominator  sum over cells of  v^(1-p) f
 
 with observed values x and the model's values v. Where absent cells are zeros, they are in the
 denominator only, which for p = 0 and p = 1 is a closed form in sums over factors. Where most cells would
-be visited, they are written out instead (``written_sums``).
+be visited, they are written out instead (``written_sums.py``).
 """
 
 from __future__ import annotations
