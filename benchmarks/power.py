@@ -28,7 +28,7 @@ from benchmarks.report import Figure, say
 from benchmarks.timing import Disturbance, interleave, timed
 from sfumato.data.samples import Samples, open_samples
 from sfumato.fit.power import from_stream
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.models.components import Components
 from sfumato.solvers.power.iteration import Query
 from sfumato.solvers.power.moments import DocumentMoment, Moment, SampleMoment

@@ -12,7 +12,7 @@ from typing import TypeVar
 from threadpoolctl import threadpool_limits
 
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.surface import either, setting
 
 Job = TypeVar("Job")

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.grid import grid
 from sfumato.kernels.numba import alternating as alternating_kernels
 from sfumato.kernels.numba.alternating import (
     CORE,
@@ -20,10 +21,9 @@ from sfumato.kernels.numba.alternating import (
     Weighting,
     entry_sums,
     padded_metric,
-    sums_reference,
-    triangle,
     unit_sums,
 )
+from sfumato.kernels.reference.alternating import sums_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
@@ -40,7 +40,6 @@ from sfumato.solvers.private.alternating.queries import (
     scatter_statistics,
 )
 from sfumato.solvers.private.biases import Known
-from sfumato.solvers.private.contributions import grid
 from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
@@ -59,13 +58,13 @@ def fill(model, rng, size=1.0):
     return model.with_mean(0.4)
 
 
-def features_of(model, block, rng, *, length=1.0, target=0.7, bias=1.3, normal=False):
+def features_of(model, block, rng, *, length=1.0, target=0.7, bias=1.3):
     """Features in random coordinates."""
     if block == CORE:  # a diagonal; no bias
         metric = padded_metric(rng.uniform(0.5, 2.0, (1, model.free_core.size)))
-        return Features(metric, length, target, 0.0, normal=False)
+        return Features(metric, length, target, 0.0)
     rank = model.ranks[block]
-    return Features(padded_metric(rng.normal(size=(rank, rank))), length, target, bias, normal)
+    return Features(padded_metric(rng.normal(size=(rank, rank))), length, target, bias)
 
 
 def weighting_of(model, block, rng, bound):
@@ -106,14 +105,13 @@ def problems(draw, kind):
 
 
 @KIND
-@pytest.mark.parametrize("normal", [False, True], ids=["gradient", "normal"])
 @examples
 @given(data=st.data())
-def test_sums_by_entry_are_those_of_the_twin(kind, normal, data):
+def test_sums_by_entry_are_those_of_the_twin(kind, data):
     model, tensor, how, rng = data.draw(problems(kind))
     for block in blocks_of(model):
         bias = data.draw(st.sampled_from([0.0, 1.3]))
-        features = features_of(model, block, rng, bias=bias, normal=normal, **how)
+        features = features_of(model, block, rng, bias=bias, **how)
         one, two = (
             entry_sums(model, block, features, Site(tensor, 1).by_mode(max(block, 0)), threads)
             for threads in (1, 2)
@@ -127,14 +125,13 @@ def test_sums_by_entry_are_those_of_the_twin(kind, normal, data):
 
 
 @KIND
-@pytest.mark.parametrize("normal", [False, True], ids=["gradient", "normal"])
 @examples
 @given(data=st.data())
-def test_sums_by_unit_are_those_of_the_twin(kind, normal, data):
+def test_sums_by_unit_are_those_of_the_twin(kind, data):
     model, tensor, how, rng = data.draw(problems(kind))
     units = data.draw(st.integers(0, model.order - 1))
     for block in blocks_of(model, units):
-        features = features_of(model, block, rng, normal=normal, **how)
+        features = features_of(model, block, rng, **how)
         # Bounds at which hardly any unit is clipped, some are, and all are.
         weighting = weighting_of(model, block, rng, data.draw(st.sampled_from([0.05, 1.0, 8.0])))
         one, two = (
@@ -148,13 +145,12 @@ def test_sums_by_unit_are_those_of_the_twin(kind, normal, data):
         np.testing.assert_allclose(one, slow, rtol=0, atol=allowed)
 
 
-@pytest.mark.parametrize("normal", [False, True], ids=["gradient", "normal"])
-def test_levels_without_entries_have_sums_of_zero(normal):
+def test_levels_without_entries_have_sums_of_zero():
     rng = np.random.default_rng(0)
     model, some = fill(TuckerModel.zeros(SIZES, (2, 2, 2)), rng), random_entries(rng, 20)
     few = tensor_of(some[0] % 2, some[1])
     for block in blocks_of(model):
-        features = features_of(model, block, rng, normal=normal)
+        features = features_of(model, block, rng)
         entries = Site(few, 2).by_mode(max(block, 0))
         sums = entry_sums(model, block, features, entries, 2)
         assert sums[:2].any(axis=1).all()
@@ -275,13 +271,12 @@ def questions(unit, model, rng):
         model.mode_biases[0][:] = 0  # as a fit has them: they are each unit's own
         asked["own moment"] = (own_statistics, OwnQuery(model, owners, float(rng.uniform(0.3, 2))))
     for block in blocks_of(model, own):
-        for normal in (False,) if block == CORE else (False, True):
-            how = {"length": float(rng.uniform(0.1, 3)), "target": float(rng.uniform(0.1, 3))}
-            features = features_of(model, block, rng, normal=normal, **how)
-            bound = float(rng.uniform(0.05, 3))
-            weighting = None if own is None else weighting_of(model, block, rng, bound)
-            query = BlockQuery(unit, model, block, features, weighting, owners)
-            asked[f"block {block}, {'normal' if normal else 'gradient'}"] = (block_statistics, query)
+        how = {"length": float(rng.uniform(0.1, 3)), "target": float(rng.uniform(0.1, 3))}
+        features = features_of(model, block, rng, **how)
+        bound = float(rng.uniform(0.05, 3))
+        weighting = None if own is None else weighting_of(model, block, rng, bound)
+        query = BlockQuery(unit, model, block, features, weighting, owners)
+        asked[f"block {block}"] = (block_statistics, query)
     return asked
 
 
@@ -379,9 +374,7 @@ def test_a_replaced_value_reaches_the_bounds(kind):
             additive = model.mean + model.bias_sum(cell)[0]
             assert reached(ask, query, (cell, [additive]), (cell, [BOUNDS[1] + 99])) > 0.999
             continue
-        ratio = reached(ask, query, (cell, [value]), (cell, [-value]))
-        # The matrix of normal equations does not hang on values: there the bound is larger than needed.
-        assert ratio > (0.999 / sqrt(2) if "normal" in name else 0.999), name
+        assert reached(ask, query, (cell, [value]), (cell, [-value])) > 0.999, name
 
 
 @pytest.mark.parametrize("kind", ["cp", "tucker"])
@@ -407,7 +400,7 @@ def test_a_unit_with_many_entries_adds_about_as_much_as_one_with_few():
     # By its weight alone, the bound being far away: all at one level or one at each.
     rng = np.random.default_rng(6)
     model = model_of("cp", rng)
-    ask, query = questions(UNIT, model, rng)["block 1, gradient"]
+    ask, query = questions(UNIT, model, rng)["block 1"]
     query, most = clipped_to(query, 1e3), query.features.bound
     for name in ("any", "one item"):
         for n in (1, 30, 3000):
@@ -513,7 +506,6 @@ def test_the_triangle_keeps_lengths():
     rows = rng.normal(size=(3, size))
     products = [np.outer(row, row) for row in rows]
     first, second = np.triu_indices(size)
-    assert triangle(size) == first.size
     flat = np.array([p[first, second] * np.where(first == second, 1, sqrt(2)) for p in products])
     np.testing.assert_allclose(np.linalg.norm(flat, axis=1), np.sum(rows**2, axis=1), rtol=1e-14)
     np.testing.assert_allclose(alternating_queries.symmetric(flat, size), products, rtol=1e-14)

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.numba.contributions import Contribution, entry_sums, unit_sums
+from sfumato.kernels.reference.contributions import unit_sums_reference
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
@@ -23,13 +25,7 @@ from sfumato.solvers.private.biases import (
     count_statistics,
     sum_statistics,
 )
-from sfumato.solvers.private.contributions import (
-    Contribution,
-    arrange,
-    entry_sums,
-    unit_sums,
-    unit_sums_reference,
-)
+from sfumato.solvers.private.contributions import arrange
 from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)

@@ -6,23 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.numba.normal import NormalEquations, Ridge, normal_equations, solve_rows
+from sfumato.kernels.numba.residuals import predictions
+from sfumato.kernels.numba.sgd import Penalty, run_pass
 from sfumato.kernels.numba.simd import aligned_zeros
+from sfumato.kernels.reference.minibatch import batches_reference
+from sfumato.kernels.reference.normal import normal_equations_reference, solve_rows_reference
+from sfumato.kernels.reference.sequential import visit_in_turn_reference
+from sfumato.kernels.reference.sgd import visit_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.sites import memory as layout
 from sfumato.sites.memory import Site, WeightedSite, make_grid
-from sfumato.solvers.gradient.minibatch import MinibatchSGD, batch_edges, batches_reference
-from sfumato.solvers.gradient.passes import PassQuery, Penalty
-from sfumato.solvers.gradient.sequential import SequentialSGD, visit_in_turn_reference
-from sfumato.solvers.gradient.sgd import run_pass, visit_reference
-from sfumato.solvers.least_squares.als import _uncertainty, core_equations, predictions, residuals
-from sfumato.solvers.least_squares.normal import (
-    NormalEquations,
-    Ridge,
-    normal_equations,
-    normal_equations_reference,
-    solve_rows,
-    solve_rows_reference,
-)
+from sfumato.solvers.gradient.minibatch import MinibatchSGD, batch_edges
+from sfumato.solvers.gradient.passes import PassQuery
+from sfumato.solvers.gradient.sequential import SequentialSGD
+from sfumato.solvers.least_squares.als import _uncertainty, core_equations, residuals
 from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
@@ -274,13 +272,13 @@ def test_a_pass_of_sgd(kind, data):
     dtype = kind[2]
     model, tensor, rng = data.draw(problems(*kind))
     penalty, fit_biases = draw_penalty(data, model, rng), bool(model.biases.any())
-    query = PassQuery(None, model.with_mean(0.0), 0.4, 1.7, 0.05, 3, None)
+    fast, _ = standardised(model, tensor, 0.4, 1.7)
     slow, _ = standardised(model.copy(), tensor, 0.4, 1.7)
     grid = make_grid(tensor, 1, 64, seed=1)
     targets = (grid.values.astype(np.float64) - 0.4) / 1.7
     squares = visit_reference(slow, grid.coordinates, targets, 0.05, penalty, fit_biases)
-    same(run_pass(query, grid, penalty, fit_biases, 1), squares, dtype)
-    same_model(query.model, slow, dtype)
+    same(run_pass(fast, grid, 0.4, 1.7, 0.05, 3, penalty, fit_biases, 1), squares, dtype)
+    same_model(fast, slow, dtype)
 
 
 @over([KINDS[1], KINDS[3]])
@@ -292,7 +290,7 @@ def test_a_pass_of_sgd_over_blocks_does_not_depend_on_the_threads(kind, data):
     penalty, other = draw_penalty(data, model, rng), model.copy()
     grid = make_grid(tensor, 2, 64, seed=1)
     results = [
-        run_pass(PassQuery(None, m, 0.4, 1.0, 0.05, 3, None), grid, penalty, True, threads)
+        run_pass(m, grid, 0.4, 1.0, 0.05, 3, penalty, True, threads)
         for m, threads in ((model, 1), (other, 2))
     ]
     assert results[0] == results[1]

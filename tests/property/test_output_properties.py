@@ -6,21 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.numba.private_output import Equations, RidgePlan, longest_responses, row_equations
+from sfumato.kernels.reference.private_output import row_features_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.clipping import clip_values
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.output import (
-    Equations,
-    RidgePlan,
     clipped_rows,
     constrained_ridge,
     gain,
     joint_gain,
-    longest_responses,
     ridge_plan,
-    row_equations,
-    row_features_reference,
     rowwise_gain,
 )
 from sfumato.solvers.protocol import PublicShape

@@ -6,18 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.kernels.numba.parallel import run
+from sfumato.kernels.numba.private_passes import Settings, noisy_pass
+from sfumato.kernels.numba.sequential import Perturbation
+from sfumato.kernels.reference.private_passes import direction_at, noisy_gradient, noisy_pass_reference
+from sfumato.kernels.reference.sequential import visit_in_turn_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import PassQuery
-from sfumato.solvers.gradient.sequential import Perturbation, SequentialSGD, visit_in_turn_reference
-from sfumato.solvers.private.passes import (
-    Settings,
-    _noisy_pass,
-    direction_at,
-    noisy_gradient,
-    noisy_pass_reference,
-)
+from sfumato.solvers.gradient.sequential import SequentialSGD
 from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
@@ -52,18 +48,7 @@ def test_kernel_and_twin(kind, seed, vector, fit_biases):
     order = rng.permutation(tensor.n_entries)
     chosen = Settings(0.7, 4.0, 3.0, vector, 0.1, 0.05, fit_biases)
     streams = [np.random.default_rng(seed) for _ in range(2)]
-    task = (
-        model.arrays,
-        model.free_core,
-        np.array(model.ranks),
-        means,
-        tensor.coordinates,
-        tensor.values,
-        order,
-        chosen,
-        streams[0],
-    )
-    run([lambda: _noisy_pass(*task)], 1)
+    noisy_pass(model, means, tensor.coordinates, tensor.values, order, chosen, streams[0])
     noisy_pass_reference(
         slow, means, tensor.coordinates[:, order], tensor.values[order], chosen, streams[1]
     )

@@ -18,6 +18,7 @@ from sfumato.data.symmetric import merge, mirrored_array, mirrored_cells, whole_
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.power import Running
+from sfumato.kernels.reference.power import reference_power
 from sfumato.privacy.accounting import advanced, gaussian_delta
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.units import TensorEntry
@@ -30,13 +31,7 @@ from sfumato.solvers.power.sensitivity import (
     printed_multiplier,
     printed_sensitivity,
 )
-from sfumato.solvers.power.tensors import (
-    DenseBlocks,
-    DenseSymmetric,
-    Sparse,
-    answered,
-    reference_power,
-)
+from sfumato.solvers.power.tensors import DenseBlocks, DenseSymmetric, Sparse, answered
 
 ROUNDING = 1 + 1e-9
 KINDS = ("directions", "weights")

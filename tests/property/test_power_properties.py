@@ -10,16 +10,11 @@ import sfumato as sf
 from sfumato.data import symmetric
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.fit.power import Online
+from sfumato.kernels.numba.power import compress_sparse
+from sfumato.kernels.reference.power import reference_power
 from sfumato.solvers.power.iteration import PowerSettings, Query
 from sfumato.solvers.power.moments import DocumentMoment, SampleMoment
-from sfumato.solvers.power.tensors import (
-    DenseBlocks,
-    DenseSymmetric,
-    Sparse,
-    compress_dense,
-    compress_sparse,
-    reference_power,
-)
+from sfumato.solvers.power.tensors import DenseBlocks, DenseSymmetric, Sparse, compress_dense
 
 examples = settings(max_examples=25, deadline=None, database=None, derandomize=True)
 ORDERS = [3, 4, 5]

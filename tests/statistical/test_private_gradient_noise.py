@@ -10,7 +10,7 @@ from randomgen import AESCounter
 from scipy import stats
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.kernels.numba.parallel import kernel
+from sfumato.kernels.numba.compiler import kernel
 from sfumato.kernels.numba.private_steps import (
     JITTER,
     PACE,

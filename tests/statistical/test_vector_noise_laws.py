@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.reference.private_passes import direction_at
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
@@ -19,7 +20,7 @@ from sfumato.privacy.units import Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.as_printed.wei import PaperGradient, PaperInput, PaperOutput
 from sfumato.solvers.gradient.sequential import SequentialSGD
-from sfumato.solvers.private.passes import PrivatePasses, direction_at
+from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.protocol import PublicShape
 
 N, RANK = 3000, 3

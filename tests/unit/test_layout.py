@@ -7,8 +7,9 @@ import pytest
 
 from sfumato.data import synthetic
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.numba.threads import balanced_cuts
 from sfumato.sites import memory as layout
-from sfumato.sites.memory import Site, WeightedSite, balanced_cuts, make_grid
+from sfumato.sites.memory import Site, WeightedSite, make_grid
 
 SHAPES = {2: (23, 9), 3: (11, 7, 5), 4: (7, 6, 5, 8)}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfumato.kernels.numba.parallel import kernel
+from sfumato.kernels.numba.compiler import kernel
 from sfumato.kernels.numba.simd import aligned_zeros, lanes, load, store, truncate
 
 

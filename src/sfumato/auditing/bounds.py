@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.stats import beta, binom, norm
 
 from sfumato.errors import SettingError
-from sfumato.privacy.accounting import gaussian_epsilon
+from sfumato.privacy.curves import gaussian_epsilon
 
 _LARGEST = 64.0  # epsilon beyond which nobody asks
 

@@ -15,9 +15,10 @@ from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.trials import Runs
 from sfumato.fit.completion import Completion
 from sfumato.fit.plan import PrivatePlan
+from sfumato.kernels.reference.private_passes import direction_at
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.facts import Facts
-from sfumato.solvers.private.passes import PrivatePasses, direction_at
+from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.types import Array
 
 

@@ -82,27 +82,22 @@ class Trial:
 
 
 _NO_MATTER = ("progress", "threads")
+# What cannot matter to a release, nor to what is seen of one; all else does, whatever is added.
+_CANNOT_MATTER = ("auditing", "cli", "demo.py", "papers", "report", "report.py")
 _VIEWS = "auditing/views.py"
-_MATTERS = (
-    "data",
-    "estimators",
-    "fit",
-    "kernels",
-    "models",
-    "privacy",
-    "sites",
-    "solvers",
-    "store",
-    _VIEWS,
-)
+
+
+def _files_that_matter() -> set[Path]:
+    library = Path(__file__).parents[1]
+    all_files = set(library.rglob("*.py"))
+    left_out = {f for f in all_files if f.relative_to(library).parts[0] in _CANNOT_MATTER}
+    return all_files - left_out | {library / _VIEWS}
 
 
 @cache
 def _code(kinds: tuple[type, ...]) -> bytes:
     """Digest of the code of a run: a mechanism that was mended makes another audit."""
-    library = Path(__file__).parents[1]
-    files = {file for part in _MATTERS for file in (library / part).rglob("*.py")}
-    files |= {library / part for part in _MATTERS if part.endswith(".py")}
+    files = _files_that_matter()
     for kind in kinds:
         with suppress(TypeError):  # what was typed at a prompt has no file
             files.add(Path(inspect.getsourcefile(kind) or __file__))

@@ -20,7 +20,7 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.estimators.completion import Biases
 from sfumato.estimators.coupled import Coupled
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, rmse
 from sfumato.models.posterior import Posterior
 from sfumato.report.progress import FitProgress

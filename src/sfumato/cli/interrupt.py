@@ -47,5 +47,5 @@ def _listen(reading: int) -> None:
 
 
 def _compiling() -> bool:
-    kernels = sys.modules.get("sfumato.kernels.numba.parallel")  # nothing compiles before it is imported
+    kernels = sys.modules.get("sfumato.kernels.numba.compiler")  # nothing compiles before it is imported
     return kernels is not None and bool(kernels.compiling())

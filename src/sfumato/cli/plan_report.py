@@ -14,8 +14,8 @@ from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError
 from sfumato.estimators.completion import CP
 from sfumato.fit.admit import with_labels_of
+from sfumato.fit.choose import choose
 from sfumato.fit.completion import Completion
-from sfumato.fit.methods import choose
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
 from sfumato.fit.request import Privacy

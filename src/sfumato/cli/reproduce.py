@@ -90,7 +90,7 @@ class Outcome:
 def _carry_out(order: Order, notes: Console) -> Outcome:
     """Do what is not done yet, and write tables, settings and pictures."""
     from sfumato.data.io.write import replacing
-    from sfumato.kernels.numba.parallel import available_threads
+    from sfumato.kernels.numba.threads import available_threads
     from sfumato.papers import runner
 
     experiment = order.find()

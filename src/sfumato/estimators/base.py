@@ -56,7 +56,7 @@ from sfumato.fit.loop import Progress
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Plan, PrivatePlan
 from sfumato.fit.request import Privacy
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import rmse
 from sfumato.models.multilinear import CPModel, Multilinear, check_ranks
 from sfumato.models.own_prior import OwnPrior

@@ -32,7 +32,7 @@ from sfumato.estimators.parameters import Parametrised
 from sfumato.fit.completion import carry_out
 from sfumato.fit.loop import Progress
 from sfumato.fit.plan import Plan
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.coupled import CoupledModel
 from sfumato.sites.coupled import CoupledSite

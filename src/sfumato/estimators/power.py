@@ -47,7 +47,7 @@ from sfumato.fit.power import (
     private_from_tensor,
 )
 from sfumato.fit.request import Privacy
-from sfumato.kernels.numba.parallel import available_threads
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.models.components import Components
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee

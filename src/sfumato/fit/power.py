@@ -16,6 +16,7 @@ import numpy as np
 from sfumato.errors import DataError
 from sfumato.fit.loop import Progress, Rounds, loop
 from sfumato.fit.plan import PrivatePlan, Promise
+from sfumato.kernels.numba.power import exact_sum
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
@@ -36,7 +37,7 @@ from sfumato.solvers.power.iteration import (
 )
 from sfumato.solvers.power.moments import Batch, Moment, SumInDoubles, check_sums
 from sfumato.solvers.power.sensitivity import InDoubles, printed_multiplier, printed_sensitivity
-from sfumato.solvers.power.tensors import TensorSource, answered, exact_sum
+from sfumato.solvers.power.tensors import TensorSource, answered
 from sfumato.solvers.protocol import Info, Run
 from sfumato.types import Array
 

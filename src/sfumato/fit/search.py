@@ -23,6 +23,7 @@ from sfumato.errors import SettingError
 from sfumato.fit.completion import Completion, Drawn, PrivateFit, check_site, draw_all
 from sfumato.fit.loop import Progress
 from sfumato.fit.plan import PrivatePlan, Promise, check_covered
+from sfumato.kernels.grid import cut, grid
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, gaussian_multiplier
 from sfumato.privacy.budgets import Budget
@@ -36,7 +37,6 @@ from sfumato.privacy.selection import Run, SelectBest, select_best
 from sfumato.privacy.units import PrivacyUnit
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.contributions import cut, grid
 from sfumato.solvers.protocol import DivergedError
 from sfumato.surface import either
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sfumato.kernels.numba.entrywise import CPArrays, TuckerArrays, predict_entries
-from sfumato.kernels.numba.parallel import run
 from sfumato.kernels.numba.simd import aligned_zeros, lanes, padded_width
+from sfumato.kernels.numba.threads import run
 from sfumato.models.multilinear import Multilinear, TuckerModel
 from sfumato.records import record
 from sfumato.types import Array

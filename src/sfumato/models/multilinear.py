@@ -22,8 +22,8 @@ from numpy.typing import DTypeLike
 from sfumato.checks import check_count
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.entrywise import CPArrays, TuckerArrays, predict_entries
-from sfumato.kernels.numba.parallel import run
 from sfumato.kernels.numba.simd import aligned_zeros, lanes, padded_width
+from sfumato.kernels.numba.threads import run
 from sfumato.records import record
 from sfumato.types import Array
 

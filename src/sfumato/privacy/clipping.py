@@ -1,7 +1,7 @@
 """Clipping: what is released has to have a bound, and the bound travels with it.
 
 A mechanism takes a :class:`Clipped` and nothing else, so that no noise is ever sized by a number
-that nobody enforced. The functions here make one from data; solvers whose kernels clip on the way
+that nobody enforced. ``clip_values`` makes one from data; solvers whose kernels clip on the way
 state the bound that they enforced, and its proof is in the note that the solver names.
 """
 
@@ -19,10 +19,7 @@ from sfumato.errors import SettingError, SfumatoError
 from sfumato.records import record
 from sfumato.types import Array
 
-_ROUNDING = 2.0**-40  # more than what the arithmetic of clipping a row can add to its length
 _LEAST_RELATIVE_WIDTH = 2.0**-50  # of bounds beside their size: four numbers of double precision
-_LEAST, _MOST = 1e-290, 1e290  # bounds of rows whose sums, and grid, are within the range of numbers
-_GRID_BITS = 22  # a row's coordinates have 22 bits, sums of 2^31 rows at most 53
 
 
 class NotFiniteError(SfumatoError, ArithmeticError):
@@ -108,37 +105,6 @@ def clip_values(values: Array, low: float, high: float) -> Clipped:
     kept = np.where(np.isnan(wide), low / 2 + high / 2, np.clip(wide, low, high))
     width = float(np.nextafter(high - low, inf))  # the difference may have been rounded down
     return Clipped(kept, width, width, single=True)
-
-
-def clip_sum(contributions: Array, bound: float) -> Clipped:
-    """Sum of rows, each shortened to length ``bound``; one row may be added or removed.
-
-    =============  =========================
-    row            becomes
-    =============  =========================
-    zero           zero
-    shorter        itself
-    longer         its direction, ``bound`` long
-    not finite     zero
-    no rows        the sum is zero
-    =============  =========================
-
-    Each coordinate to within 5e-7 of the bound, towards zero: it becomes a multiple of a power of two,
-    so that up to 2^31 rows add up without rounding. A rounding error depends on all the rows:
-    with it, one of them could move the sum by more than the bound.
-    """
-    if not _LEAST <= bound <= _MOST:
-        raise SettingError(f"a bound of a sum lies between {_LEAST:g} and {_MOST:g}, got {bound}")
-    rows = np.asarray(contributions, np.float64)
-    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
-    # Scaled by the largest coordinate first: squares of large numbers would overflow.
-    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
-    unit = np.divide(rows, largest, out=np.zeros_like(rows), where=largest > 0)
-    length = np.linalg.norm(unit, axis=1, keepdims=True)
-    room = bound * (1 - _ROUNDING)
-    shortened = unit * np.minimum(largest, np.divide(room, length, where=length > 0, out=length))
-    grid = 2.0 ** (np.frexp(bound)[1] - _GRID_BITS)
-    return Clipped(np.trunc(shortened / grid).sum(axis=0) * grid, inf, float(bound))
 
 
 def check_range(low: float, high: float) -> None:

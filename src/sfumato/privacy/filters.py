@@ -27,15 +27,9 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from sfumato.errors import SettingError
-from sfumato.privacy.accounting import (
-    ROUNDING,
-    epsilon_of,
-    gaussian_epsilon,
-    gaussian_multiplier,
-    rho_of,
-)
+from sfumato.privacy.accounting import ROUNDING, epsilon_of, gaussian_multiplier, rho_of
 from sfumato.privacy.budgets import ZCDP, Budget
-from sfumato.privacy.curves import Orders, counted, curve_of
+from sfumato.privacy.curves import Orders, counted, curve_of, gaussian_epsilon
 from sfumato.privacy.events import Composed, Event, GaussianEvent, Repeated
 
 Kind = Literal["epsilon", "gaussian", "rho"]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.parallel import available_threads, run
+from sfumato.kernels.numba.threads import available_threads, run
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (

@@ -139,13 +139,6 @@ def _sorted_by(tensor: SparseTensor, mode: int, weights: NDArray[Any]) -> ByMode
     return ByMode(_read_only(others), _read_only(values), starts, weights)
 
 
-def balanced_cuts(starts: NDArray[np.int64], low: int, high: int, parts: int) -> list[int]:
-    """Cut the levels ``low`` to ``high`` into parts with about the same number of entries."""
-    goals = np.linspace(starts[low], starts[high], parts + 1)[1:-1]
-    inner = np.searchsorted(starts[low : high + 1], goals) + low
-    return [low, *np.clip(inner, low, high).tolist(), high]
-
-
 @dataclass(frozen=True)
 class Grid:
     """Entries cut into tiles, for passes that write to the rows of every entry that they visit.

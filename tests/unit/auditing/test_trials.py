@@ -1,6 +1,7 @@
 """Runs of an audit: kept, continued, and never mixed with those of another."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,6 +189,15 @@ def test_a_mended_mechanism_makes_another_audit(monkeypatch):
     assert trial_of().fingerprint() == before
     monkeypatch.setattr(trials, "_code", lambda kinds: b"mended")
     assert trial_of().fingerprint() != before
+
+
+def test_all_code_counts_but_what_cannot_matter_to_a_release():
+    library = Path(sf.__file__).parent
+    counts = {str(file.relative_to(library)) for file in trials._files_that_matter()}
+    assert {"checks.py", "kernels/grid.py", "kernels/numba/simd.py", "auditing/views.py"} <= counts
+    every = {str(file.relative_to(library)) for file in library.rglob("*.py")}
+    folders = {"auditing", "cli", "papers", "report"}
+    assert {file.split("/")[0].removesuffix(".py") for file in every - counts} <= {*folders, "demo"}
 
 
 def test_the_digest_of_the_code_holds_the_solvers_own_file():

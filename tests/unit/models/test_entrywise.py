@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sfumato.kernels.numba.compiler import kernel
 from sfumato.kernels.numba.entrywise import (
     add_kronecker,
     design,
@@ -13,7 +14,6 @@ from sfumato.kernels.numba.entrywise import (
     step_core,
     workspace,
 )
-from sfumato.kernels.numba.parallel import kernel
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import CPModel, TuckerModel
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.reference.sequential import visit_in_turn_reference
 from sfumato.models.multilinear import TuckerModel
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import PassQuery
-from sfumato.solvers.gradient.sequential import SequentialSGD, visit_in_turn_reference
+from sfumato.solvers.gradient.sequential import SequentialSGD
 from sfumato.solvers.protocol import PublicShape
 
 

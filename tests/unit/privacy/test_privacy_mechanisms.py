@@ -10,7 +10,7 @@ import pytest
 
 from sfumato.errors import SettingError
 from sfumato.privacy import mechanisms
-from sfumato.privacy.clipping import Clipped, NotFiniteError, clip_sum, clip_values
+from sfumato.privacy.clipping import Clipped, NotFiniteError, clip_values
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import LaplaceEvent, PureEvent, Repeated, SampledGaussianEvent, ZCDPEvent
 from sfumato.privacy.mechanisms import (
@@ -49,20 +49,8 @@ def test_values_need_bounds(low, high):
         clip_values(np.ones(2), low, high)
 
 
-def test_clipping_sums_by_the_table():
-    rows = np.array([[0.0, 0.0], [0.5, 0.0], [30.0, 40.0], [np.nan, 1.0], [np.inf, 0.0], [1e200, 0.0]])
-    alone = [clip_sum(row[None], 2.0).values for row in rows]
-    expected = [(0, 0), (0.5, 0), (1.2, 1.6), (0, 0), (0, 0), (2, 0)]
-    np.testing.assert_allclose(alone, expected, atol=1e-6)
-    assert clip_sum(rows, 2.0).l2 == 2.0
-    assert clip_sum(rows, 2.0).l1 == inf
-    assert clip_sum(np.empty((0, 3)), 2.0).values.tolist() == [0, 0, 0]
-
-
 @pytest.mark.parametrize("bound", [0, -1, inf, np.nan])
-def test_sums_need_a_bound(bound):
-    with pytest.raises(SettingError, match="bound"):
-        clip_sum(np.ones((2, 2)), bound)
+def test_numbers_need_a_bound(bound):
     with pytest.raises(SettingError, match="bound"):
         Clipped(np.ones(2), bound, bound)
 
@@ -81,7 +69,6 @@ def test_numbers_that_are_not_finite_are_never_released(value):
         assert Clipped(kept, 1.0, 1.0).values is kept
     whatever = np.array([value, 1.0, -1.0])
     assert np.isfinite(clip_values(whatever, -2.0, 3.0).values).all()
-    assert np.isfinite(clip_sum(np.stack([whatever, np.full(3, 1e308)]), 1.0).values).all()
 
 
 @pytest.mark.parametrize("wrong", [np.nan, 0.0, -1.0])
@@ -93,12 +80,6 @@ def test_no_bound_is_nan_or_zero(wrong):
     ):
         with pytest.raises(SettingError, match="above zero"):
             Clipped(np.zeros(2), **bounds)
-
-
-@pytest.mark.parametrize("bound", [5e-324, 1e-310, 1e300])
-def test_bounds_whose_grid_or_sums_leave_the_range_are_refused(bound):
-    with pytest.raises(SettingError, match="between 1e-290 and 1e"):
-        clip_sum(np.ones((2, 2)), bound)
 
 
 # -- entropy --------------------------------------------------------------------------------------

@@ -12,13 +12,14 @@ from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import DataError, SettingError
-from sfumato.kernels.numba.langevin import Slopes, slopes, slopes_reference
+from sfumato.kernels.reference.langevin import slopes_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.models.posterior import Posterior
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.langevin import Langevin, Losses, LossQuery, SlopeQuery, _spread
 from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.coupled.slopes import Slopes, slopes
 from sfumato.solvers.protocol import DivergedError, PublicShape
 
 SIZES = {"user": 5, "place": 4, "act": 3, "feature": 2}

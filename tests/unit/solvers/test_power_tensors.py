@@ -3,17 +3,11 @@
 import numpy as np
 import pytest
 
+from sfumato.kernels.numba.power import compress_sparse
+from sfumato.kernels.reference.power import reference_power
 from sfumato.solvers.power import tensors as power_tensors
 from sfumato.solvers.power.iteration import Query
-from sfumato.solvers.power.tensors import (
-    DenseBlocks,
-    DenseSymmetric,
-    Sparse,
-    answered,
-    compress_dense,
-    compress_sparse,
-    reference_power,
-)
+from sfumato.solvers.power.tensors import DenseBlocks, DenseSymmetric, Sparse, answered, compress_dense
 
 
 def drawn(*shape, seed=0):

@@ -9,7 +9,7 @@ import pytest
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.alternating import CORE, Features, entry_sums, padded_metric, triangle
+from sfumato.kernels.numba.alternating import CORE
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.accounting import epsilon_of, gaussian_multiplier
 from sfumato.privacy.budgets import Budget
@@ -244,9 +244,8 @@ def replayed(solver, shape, answers):
 
 @WITH_LOCAL
 @KIND
-@pytest.mark.parametrize("statistics", ["gradient", "normal"])
-def test_all_that_is_released_follows_from_the_draws(unit, local, kind, statistics):
-    solver = PrivateAlternating(0.3, statistics, sweeps=3)
+def test_all_that_is_released_follows_from_the_draws(unit, local, kind):
+    solver = PrivateAlternating(0.3, sweeps=3)
     shape = shape_of(TENSOR, unit, kind, local=local)
     state, answers = fit(solver, shape, SITE)
     again = replayed(solver, shape, answers)
@@ -330,13 +329,12 @@ def test_local_rows_are_zero_in_what_is_released_and_come_from_the_owner_alone(u
 
 
 @KIND
-@pytest.mark.parametrize("statistics", ["gradient", "normal"])
-def test_where_a_unit_stands_among_the_others_does_not_show(kind, statistics):
+def test_where_a_unit_stands_among_the_others_does_not_show(kind):
     # Somebody new comes between the others: all that is released stays, to the last bit.
     order = np.random.default_rng(3).permutation(TENSOR.shape[0])
     cells = np.stack([order[TENSOR.coordinates[0]], *TENSOR.coordinates[1:]])
     moved = SparseTensor(cells, TENSOR.values, TENSOR.modes, BOUNDS)
-    solver, shape = PrivateAlternating(0.3, statistics, sweeps=3), shape_of(TENSOR, Unit("user"), kind)
+    solver, shape = PrivateAlternating(0.3, sweeps=3), shape_of(TENSOR, Unit("user"), kind)
     models = [parts(solver.finish(fit(solver, shape, Site(each, 2))[0])) for each in (TENSOR, moved)]
     assert models[0] == models[1]
 
@@ -444,49 +442,6 @@ def test_ridge_regression_stays_where_it_is():
     np.testing.assert_allclose(again.biases, one.biases, rtol=1e-10)
 
 
-def test_normal_equations_without_noise_are_ridge_regression_whatever_the_designs():
-    rng = np.random.default_rng(3)
-    rows, n, rank, right_hand = 5, 9, 3, 0.8
-    x, y = rng.normal(size=(rows, n, rank)), rng.normal(size=(rows, n))
-    move = move_of(rows, n, rng, rank)
-    features = np.concatenate([x, np.full((rows, n, 1), 1.4)], axis=2)
-    first, second = np.triu_indices(rank + 1)
-    gram = np.einsum("lna,lnb->lab", features, features)
-    flat = gram[:, first, second] * np.where(first == second, 1, np.sqrt(2))
-    sums = np.column_stack([flat, right_hand * np.einsum("ln,lnr->lr", y, features)])
-    assert sums.shape[1] == triangle(rank + 1) + rank + 1
-    for step in (1.0, 0.3):
-        at, biases = rng.normal(size=(rows, rank)), rng.normal(size=rows)
-        now = replace(move, step=step)
-        moved = now.by_normal_equations(at, biases, sums, right_hand, Block())
-        for row in range(rows):
-            solution = ridge_solution(move, row, x[row], y[row])
-            expected = (1 - step) * np.append(at[row], biases[row]) + step * solution
-            found = np.append(moved.rows[row], moved.biases[row])
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_normal_equations_of_the_kernel_are_those_of_a_move():
-    # End to end: a row's own part is added back to its residuals, so that its place plays no part.
-    rng = np.random.default_rng(4)
-    tensor = planted((6, 5), 90, seed=1)
-    model = CPModel.from_factors([rng.normal(size=(n, 2)) for n in (6, 5)], mean=3.0)
-    model.biases[:] = 0.2 * rng.normal(size=11)
-    features = Features(padded_metric(np.eye(2)), 20.0, 20.0, 1.4, normal=True)
-    sums = entry_sums(model, 0, features, Site(tensor, 1).by_mode(0), 1)
-    move = move_of(6, 15, rng, 2)
-    moved = move.by_normal_equations(
-        model.factors[0], model.mode_biases[0], sums, features.right_hand, Block()
-    )
-    for row in range(6):
-        cells = tensor.coordinates[:, tensor.coordinates[0] == row]
-        x = model.factors[1][cells[1]]
-        y = tensor.values[tensor.coordinates[0] == row] - 3.0 - model.mode_biases[1][cells[1]]
-        expected = ridge_solution(move, row, x, y)
-        np.testing.assert_allclose(moved.rows[row], expected[:-1], atol=1e-3)
-        assert moved.biases[row] == pytest.approx(expected[-1], abs=1e-3)
-
-
 def test_the_noise_of_a_level_is_that_of_its_sums_without_its_weight():
     # Units' entries count less at popular levels: taking that back magnifies the noise.
     solver, shape = PrivateAlternating(0.3, sweeps=3), shape_of(TENSOR, Unit("user"))
@@ -563,14 +518,6 @@ def test_a_tensor_of_order_four_is_learnt(kind, unit, epsilon):
     shape, noise = shape_of(train, unit, kind), noise_for(epsilon)
     alternating = error(PrivateAlternating(noise), shape, train, test)
     assert alternating < 0.95 * error(PrivateBiases(noise), shape, train, test)
-
-
-@EACH_UNIT
-def test_normal_equations_beat_the_constant(unit):
-    train, test = planted((600, 60), 24_000).split(0.2, seed=0)
-    shape, noise = shape_of(train, unit), noise_for(20)
-    normal = error(PrivateAlternating(noise, "normal"), shape, train, test)
-    assert normal < 0.9 * error(PrivateConstant(noise), shape, train, test)
 
 
 @pytest.mark.parametrize("unit", [Entry(), Unit("user")], ids=lambda unit: unit.key)

@@ -1,35 +1,31 @@
-"""Clipped statistics of one block of a model, for alternating private fits: kernels and their twin.
+"""Clipped statistics of one block of a model, for alternating private fits.
 
 A *block* is the rows of one mode, each with its bias, or the core, which is one row by itself. At an
 entry with design d, the block's row has the *features* x = (W'd, k): the design in coordinates in which
-it has about unit variance in every direction, and the public weight k of the bias. An entry adds
-
-- as a *gradient*: r x, where r is the residual, the value less its prediction;
-- as *normal equations*: x x' and y x, where y is what the rest of the model leaves to the row. The
-  matrix as its upper triangle, off the diagonal times sqrt(2), so that lengths are kept.
-
-The length of W'd is clipped, and r or y, so that what an entry adds has a bounded length. Two kinds of
-sums over the entries of each level:
+it has about unit variance in every direction, and the public weight k of the bias. An entry adds its
+gradient r x, where r is the residual, the value less its prediction. The length of W'd is clipped, and
+r, so that what an entry adds has a bounded length. Two kinds of sums over the entries of each level:
 
 - *by entry*: each entry adds what it has to one level;
 - *by unit*: a unit adds up what its entries have, weighted by level, and the whole vector over all
   levels is shortened to one bound.
 
-As in ``contributions.py``, what is added is first cut towards zero to multiples of a power of two, so
-that sums are exact whatever their order, and threads can share the work.
+What is added is first cut to a grid (``kernels/grid.py``), so that sums are exact whatever their order,
+and threads can share the work.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from math import inf, sqrt
-from typing import Any, NamedTuple
+from math import sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sfumato.kernels.grid import BELOW_ONE, grid
+from sfumato.kernels.numba.compiler import inlined, kernel
 from sfumato.kernels.numba.entrywise import bias_sum, design, dot, evaluate, row_width, workspace
-from sfumato.kernels.numba.parallel import inlined, kernel, run, scratch
 from sfumato.kernels.numba.simd import (
     add,
     aligned_zeros,
@@ -44,15 +40,19 @@ from sfumato.kernels.numba.simd import (
     total,
     truncate,
 )
-from sfumato.models.multilinear import Multilinear
-from sfumato.sites.memory import ByMode, balanced_cuts
-from sfumato.solvers.private.contributions import BELOW_ONE, grid
+from sfumato.kernels.numba.threads import balanced_cuts, run, scratch
+from sfumato.records import record
 from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.models.multilinear import Multilinear
+    from sfumato.sites.memory import ByMode
 
 _SIDE = 4  # designs that are turned into features at a time
 CORE = -1  # the block that is no mode
 
 
+@record
 class Features(NamedTuple):
     """How a block's designs become features, and what is clipped to what.
 
@@ -62,22 +62,16 @@ class Features(NamedTuple):
 
     metric: Array
     length: float  # that W'd is shortened to
-    target: float  # that residuals, or what is left to a row, are clipped to
+    target: float  # that residuals are clipped to
     bias: float  # its weight k, zero where there is none
-    normal: bool  # normal equations instead of gradients
-
-    @property
-    def right_hand(self) -> float:
-        """Weight of y x beside x x', so that the longest of both are equally long."""
-        return sqrt(self.length**2 + self.bias**2) / self.target
 
     @property
     def bound(self) -> float:
         """Length of what an entry adds."""
-        squared = self.length**2 + self.bias**2
-        return sqrt(2) * squared if self.normal else self.target * sqrt(squared)
+        return self.target * sqrt(self.length**2 + self.bias**2)
 
 
+@record
 class Weighting(NamedTuple):
     """How much a unit's entries count by level, and what its whole contribution is shortened to.
 
@@ -95,11 +89,6 @@ def padded_metric(matrix: Array) -> Array:
     metric = aligned_zeros((matrix.shape[0], width), np.float64)
     metric[:, : matrix.shape[1]] = matrix
     return metric
-
-
-def triangle(size: int) -> int:
-    """Numbers on and above the diagonal of a square matrix."""
-    return size * (size + 1) // 2
 
 
 # -- one entry ----------------------------------------------------------------------------------
@@ -167,19 +156,6 @@ def _shorten(x: Array, at: int, width: int, length: float) -> None:
 
 
 @inlined
-def _fill_normal(x: Array, here: int, size: int, target: float, right_hand: float, out: Array) -> None:
-    """What an entry adds to normal equations, from its ``size`` features at ``x[here:]``."""
-    at = 0
-    for r in range(size):
-        out[at] = x[here + r] * x[here + r]
-        for c in range(r + 1, size):
-            out[at + c - r] = np.sqrt(2.0) * x[here + r] * x[here + c]
-        at += size - r
-    for r in range(size):
-        out[at + r] = right_hand * target * x[here + r]
-
-
-@inlined
 def _add_cut(x: Array, x_at: int, scale: float, step: float, width: int, out: Array, at: int) -> None:
     """``out[at:] += scale x``, cut towards zero to multiples of ``step``."""
     times, back = spread(x, scale / step), spread(x, step)
@@ -220,8 +196,6 @@ def _by_entry(
     length: float,
     most: float,
     bias: float,
-    normal: bool,
-    right_hand: float,
     step: float,
     out: Array,
 ) -> None:
@@ -231,9 +205,9 @@ def _by_entry(
     arrays at every entry, which takes several times as long.
     """
     width, order, wide, depth = out.shape[1], len(p.offsets), metric.shape[1], _depth(p, rank)
-    work, index, biases = workspace(p), scratch(order, np.int64), p.biases
+    work, index = workspace(p), scratch(order, np.int64)
     designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
-    x, added = scratch(_SIDE * wide, p.rows.dtype), scratch(width, p.rows.dtype)
+    x = scratch(_SIDE * wide, p.rows.dtype)
     for row in range(first, last):
         index[lead] = p.offsets[lead] + row
         here = 0 if block < 0 else row * width
@@ -245,18 +219,11 @@ def _by_entry(
                     index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
                 value = _gather(p, index, block, rank, work, designs, e * depth)
                 target = element(values, begin + e) - mean - bias_sum(p, index)
-                if normal:
-                    target += element(biases, index[lead])
-                else:
-                    target -= value
+                target -= value
                 targets[e] = min(most, max(-most, target))
             _to_features(designs, metric, rank, depth, length, bias, x)
             for e in range(count):
-                if normal:
-                    _fill_normal(x, e * wide, rank + 1, targets[e], right_hand, added)
-                    _add_cut(added, 0, 1.0, step, width, out, here)
-                else:
-                    _add_cut(x, e * wide, targets[e], step, width, out, here)
+                _add_cut(x, e * wide, targets[e], step, width, out, here)
 
 
 def entry_sums(
@@ -270,7 +237,7 @@ def entry_sums(
     tasks = []
     for number, (first, last) in enumerate(pairwise(cuts)):
         data = entries.others, entries.values, entries.starts, first, last
-        how = *features, features.right_hand, grid(features.bound)
+        how = *features, grid(features.bound)
         where = lead, block, _design_size(model, block)
         out = outs[number if block == CORE else 0]
         tasks.append(partial(_by_entry, model.arrays, model.mean, *where, *data, *how, out))
@@ -305,8 +272,6 @@ def _by_unit(
     length: float,
     most: float,
     bias: float,
-    normal: bool,
-    right_hand: float,
     weights: Array,
     ridge: float,
     bound: float,
@@ -315,9 +280,9 @@ def _by_unit(
 ) -> None:
     """Entries come sorted by the units' mode ``lead``."""
     (levels, width), order, wide, depth = out.shape, len(p.offsets), metric.shape[1], _depth(p, rank)
-    work, index, biases = workspace(p), scratch(order, np.int64), p.biases
+    work, index = workspace(p), scratch(order, np.int64)
     designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
-    x, added = scratch(_SIDE * wide, p.rows.dtype), scratch(width, p.rows.dtype)
+    x = scratch(_SIDE * wide, p.rows.dtype)
     # A unit's levels have slots, one after the other: its contribution then stays in the cache.
     most_slots = min(levels, _longest(starts, first, last))
     sums, number = scratch(most_slots * width, p.rows.dtype), scratch(most_slots, np.int64)
@@ -334,10 +299,7 @@ def _by_unit(
                     index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
                 value = _gather(p, index, block, rank, work, designs, e * depth)
                 target = element(values, begin + e) - mean - bias_sum(p, index)
-                if normal:
-                    target += element(biases, index[block])
-                else:
-                    target -= value
+                target -= value
                 targets[e] = min(most, max(-most, target))
                 level = 0 if block < 0 else index[block] - offset
                 if slot_of[level] < 0:
@@ -351,11 +313,7 @@ def _by_unit(
                 slot = slots[e]
                 number[slot] += 1
                 scale = weights[level_of[slot]]
-                if normal:
-                    _fill_normal(x, e * wide, rank + 1, targets[e], right_hand, added)
-                    _add_scaled(added, 0, scale, width, sums, slot * width)
-                else:
-                    _add_scaled(x, e * wide, scale * targets[e], width, sums, slot * width)
+                _add_scaled(x, e * wide, scale * targets[e], width, sums, slot * width)
         size = squares = 0.0
         for slot in range(used):
             size += (weights[level_of[slot]] * number[slot]) ** 2
@@ -385,7 +343,7 @@ def unit_sums(
     for first, last in pairwise(cuts):
         outs.append(_zeros(model, block, features))
         data = entries.others, entries.values, entries.starts, first, last
-        how = *features, features.right_hand, *weighting, grid(weighting.bound)
+        how = *features, *weighting, grid(weighting.bound)
         where = unit_mode, block, _design_size(model, block)
         tasks.append(partial(_by_unit, model.arrays, model.mean, *where, *data, *how, outs[-1]))
     run(tasks, threads)
@@ -400,74 +358,12 @@ def _design_size(model: Multilinear, block: int) -> int:
 
 
 def _zeros(model: Multilinear, block: int, features: Features) -> Array:
-    levels, width = 1 if block == CORE else model.shape[block], features.metric.shape[1]
-    if features.normal:
-        size = _design_size(model, block) + 1
-        width = padded_width(triangle(size) + size, np.float64)
-    return aligned_zeros((levels, width), np.float64)
+    levels = 1 if block == CORE else model.shape[block]
+    return aligned_zeros((levels, features.metric.shape[1]), np.float64)
 
 
 def _without_padding(outs: list[Array], model: Multilinear, block: int, features: Features) -> Array:
     """The threads' sums together, as far as they are asked for; those of a bias come last."""
     sums: Array = np.sum(outs, axis=0)
-    size = _design_size(model, block) + 1
-    if features.normal:
-        return sums[:, : triangle(size) + size]
-    return sums[:, : size if features.bias else size - 1]
-
-
-# -- the readable twin --------------------------------------------------------------------------
-
-
-def sums_reference(
-    model: Multilinear,
-    block: int,
-    features: Features,
-    coordinates: Array,
-    values: Array,
-    weighting: Weighting | None = None,
-    unit_mode: int = 0,
-) -> Array:
-    """Slow twin of :func:`entry_sums`, or with a weighting of :func:`unit_sums`."""
-    units = np.arange(values.shape[0]) if weighting is None else coordinates[unit_mode]
-    levels = np.zeros(values.shape[0], int) if block == CORE else coordinates[block]
-    size = 1 if block == CORE else model.shape[block]
-    each = np.array(
-        [
-            _one_entry(model, block, features, cell, v)
-            for cell, v in zip(coordinates.T, values, strict=True)
-        ]
-    )
-    bound = features.bound if weighting is None else weighting.bound
-    out, step = np.zeros((size, each.shape[1])), grid(bound)
-    for unit in np.unique(units):
-        mine = units == unit
-        vector, counts = np.zeros_like(out), np.bincount(levels[mine], minlength=size)
-        if weighting is None:
-            np.add.at(vector, levels[mine], each[mine])
-        else:
-            np.add.at(vector, levels[mine], each[mine] * weighting.levels[levels[mine], None])
-            vector *= (((weighting.levels * counts) ** 2).sum() + weighting.ridge) ** -0.5
-            vector *= min(1.0, bound * BELOW_ONE / max(float(np.linalg.norm(vector)), 1e-300))
-        out += np.trunc(vector / step) * step
-    return out
-
-
-def _one_entry(model: Multilinear, block: int, features: Features, cell: Array, value: float) -> Array:
-    here = cell[:, None]
-    d = (model.kronecker(here) if block == CORE else model.design(block, here))[0]
-    rank, metric = d.shape[0], features.metric
-    x = metric[:, :rank].T @ d if metric.shape[0] > 1 else metric[0, :rank] * d
-    norm = float(np.linalg.norm(x))
-    x = x * min(1.0, features.length * BELOW_ONE / max(norm, 1e-300)) if norm < inf else np.zeros(rank)
-    x = np.append(x, features.bias)
-    target = value - model.predict_reference(here)[0]
-    if features.normal:
-        target += model.mode_biases[block][cell[block]] + d @ model.factors[block][cell[block]]
-    target = np.clip(target, -features.target, features.target)
-    if not features.normal:
-        gradient: Array = target * (x if features.bias else x[:-1])
-        return gradient
-    rows, columns = np.triu_indices(rank + 1)
-    matrix = x[rows] * x[columns] * np.where(rows == columns, 1.0, sqrt(2))
-    return np.concatenate([matrix, features.right_hand * target * x])
+    size = _design_size(model, block)
+    return sums[:, : size + 1 if features.bias else size]

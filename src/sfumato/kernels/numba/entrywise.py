@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from sfumato.kernels.numba.parallel import REORDERED_SUMS, inlined, kernel, scratch
+from sfumato.kernels.numba.compiler import REORDERED_SUMS, inlined, kernel
 from sfumato.kernels.numba.simd import add, element, line_length, load, multiply, spread, store, total
+from sfumato.kernels.numba.threads import scratch
 from sfumato.types import Array
 
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sfumato.kernels.numba.compiler import inlined
 from sfumato.kernels.numba.entrywise import CPArrays, TuckerArrays, by_model, design, dot, only_compiled
-from sfumato.kernels.numba.parallel import inlined, scratch
 from sfumato.kernels.numba.simd import (
     add,
     line_length,
@@ -32,6 +32,7 @@ from sfumato.kernels.numba.simd import (
     store,
     total,
 )
+from sfumato.kernels.numba.threads import scratch
 from sfumato.types import Array
 
 # -- CP -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.kernels.numba.parallel import kernel
+from sfumato.kernels.numba.compiler import kernel
 
 
 @kernel

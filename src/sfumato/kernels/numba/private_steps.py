@@ -14,15 +14,16 @@ A row that no entry touches only shrinks and shakes. Over s such steps that come
 
 in law, so it is made up when the row is next read, and at the end of the call. A step then costs as
 much as its batch, not as the model. (LazyDP, Lim et al. 2024, has this idea; proofs/gradient.md.)
-Readable twins of the kernels: ``private_reference.py``.
+Readable twins of the kernels: ``kernels/reference/private_steps.py``.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sfumato.kernels.numba.compiler import inlined, kernel
 from sfumato.kernels.numba.entrywise import (
     add_kronecker,
     bias_sum,
@@ -33,7 +34,6 @@ from sfumato.kernels.numba.entrywise import (
     row_width,
     workspace,
 )
-from sfumato.kernels.numba.parallel import inlined, kernel, scratch
 from sfumato.kernels.numba.simd import (
     add,
     aligned_zeros,
@@ -46,12 +46,17 @@ from sfumato.kernels.numba.simd import (
     store,
     total,
 )
-from sfumato.models.multilinear import Multilinear
+from sfumato.kernels.numba.threads import scratch
+from sfumato.records import record
 from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.models.multilinear import Multilinear
 
 _AHEAD = 8  # entries: far enough for memory to answer, near enough to stay in the cache
 
 
+@record
 class Scale(NamedTuple):
     """How values become numbers that a model explains: clipped, less ``middle``, times ``unit``."""
 
@@ -61,6 +66,7 @@ class Scale(NamedTuple):
     unit: Any
 
 
+@record
 class Moves(NamedTuple):
     """How parameters move in every step of a call; see above. All of it is public.
 

@@ -1,4 +1,4 @@
-"""Clipping and vector noise inside compiled kernels, each with its readable twin.
+"""Clipping and vector noise inside compiled kernels.
 
 The noise has density proportional to exp(-|n| / scale) in R^size: its direction is uniform, its
 length Gamma distributed with shape ``size``. Independent Laplace coordinates are something else.
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.kernels.numba.parallel import inlined
+from sfumato.kernels.numba.compiler import inlined
 from sfumato.types import Array
 
 
@@ -41,19 +41,6 @@ def add_vector_noise(vector: Array, size: int, scale: Any, direction: Array, str
     stretch = stream.gamma(size, scale) / np.sqrt(squares)
     for r in range(size):
         vector[r] += stretch * direction[r]
-
-
-def clipped_reference(vector: Array, bound: float) -> Array:
-    """Readable twin of :func:`clip_norm`: v / max(1, |v| / bound)."""
-    shortened: Array = vector / max(1.0, float(np.linalg.norm(vector)) / bound)
-    return shortened
-
-
-def vector_noise_reference(size: int, scale: float, stream: np.random.Generator) -> Array:
-    """Readable twin of :func:`add_vector_noise`, drawing the same numbers in the same order."""
-    direction = stream.standard_normal(size)
-    noise: Array = direction * (stream.gamma(size, scale) / np.linalg.norm(direction))
-    return noise
 
 
 def rowwise_noise(shape: tuple[int, ...], scale: float, stream: np.random.Generator) -> Array:

@@ -1,15 +1,19 @@
 """Readable twins of the kernels of private steps: dense, every row moved at every step.
 
-Equal to ``private_kernels.py`` without noise, and in law with it; tests hold them to that.
+Equal to ``kernels/numba/private_steps.py`` without noise, and in law with it; tests hold them to that.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from sfumato.kernels.numba.private_steps import JITTER, OF_BIAS, PACE, Moves, Scale
-from sfumato.models.multilinear import Multilinear
 from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.models.multilinear import Multilinear
 
 
 def batch_reference(units: int, rate: float, sampler: np.random.Generator) -> Array:

@@ -19,6 +19,7 @@ import numpy as np
 from sfumato.checks import as_pair, check_kind, check_positive
 from sfumato.data.tensor import SparseTensor, find_mode
 from sfumato.errors import SettingError
+from sfumato.kernels.numba.sequential import Perturbation
 from sfumato.kernels.numba.vector_noise import rowwise_noise
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
@@ -30,7 +31,7 @@ from sfumato.privacy.units import Value
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import State as Descending
-from sfumato.solvers.gradient.sequential import Perturbation, SequentialSGD
+from sfumato.solvers.gradient.sequential import SequentialSGD
 from sfumato.solvers.protocol import Finished, Info, NoisyQuery, Run, Silent, WholeQuery
 
 

@@ -56,7 +56,6 @@ from sfumato.checks import (
 )
 from sfumato.data.relations import Relation
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.langevin import Slopes
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.posterior import Family, Posterior
 from sfumato.models.shape import Shape
@@ -76,6 +75,7 @@ from sfumato.solvers.coupled.shape import (
     positive_start,
     values_of,
 )
+from sfumato.solvers.coupled.slopes import Slopes
 from sfumato.solvers.protocol import DivergedError, Finished, Info, Run, start_generator
 from sfumato.surface import either
 from sfumato.types import Array

@@ -10,14 +10,14 @@ import numpy as np
 
 from sfumato.data.relations import Relation
 from sfumato.errors import DataError
-from sfumato.kernels.numba.langevin import Slopes, slopes
-from sfumato.kernels.numba.parallel import run
+from sfumato.kernels.numba.threads import run
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.posterior import Family
 from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import coupled_site
+from sfumato.solvers.coupled.slopes import Slopes, slopes
 from sfumato.solvers.coupled.sums import divergence
 from sfumato.surface import either
 from sfumato.types import Array

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from sfumato.checks import check_count, check_positive
 from sfumato.data.relations import Relation, check_divergence
 from sfumato.errors import SettingError
+from sfumato.kernels.numba.coupled_sums import Sums
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
@@ -46,7 +47,7 @@ from sfumato.solvers.coupled.shape import (
     positive_start,
     values_of,
 )
-from sfumato.solvers.coupled.sums import Sums, block_sums, divergence
+from sfumato.solvers.coupled.sums import block_sums, divergence
 from sfumato.solvers.protocol import Finished, Info, Run
 from sfumato.types import Array
 

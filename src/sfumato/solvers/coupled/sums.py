@@ -1,50 +1,32 @@
 """Sums over the observed cells of coupled relations, from which factors are updated.
 
-For a mode with designs f (the vector whose inner product with a row is the value, ``models.entrywise``):
+For a mode with designs f (the vector whose inner product with a row is the value, as in
+``kernels/numba/entrywise.py``):
 
     numerator    sum over cells of  x v^-p f
     denominator  sum over cells of  v^(1-p) f
 
 with observed values x and the model's values v. Where absent cells are zeros, they are in the
 denominator only, which for p = 0 and p = 1 is a closed form in sums over factors. Where most cells would
-be visited, they are written out instead (``written_sums``).
+be visited, they are written out instead (``written_sums.py``).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.entrywise import (
-    add_kronecker,
-    design,
-    dot,
-    entry_value,
-    locate,
-    row_width,
-    workspace,
-)
-from sfumato.kernels.numba.parallel import inlined, kernel, run, scratch
-from sfumato.kernels.numba.simd import add, line_length, load, multiply, spread, store
+from sfumato.kernels.numba.coupled_sums import Sums, add_core_entries, add_entries
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.divergence import SMALLEST, beta_divergence
 from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite, RelationSite, WrittenOut
-from sfumato.sites.memory import Site, balanced_cuts
+from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import Block
 from sfumato.solvers.coupled.written_sums import Written
 from sfumato.types import Array
-
-
-@record
-class Sums(NamedTuple):
-    """Numerator and denominator, of the rows of a mode or of a flat core."""
-
-    numerator: Array
-    denominator: Array
 
 
 @record
@@ -115,29 +97,7 @@ def _walk(
     sums: Sums,
 ) -> None:
     """Add the entries of a site to sums for the mode at a position of the part; empty sums are not."""
-    ordered, arrays = site.by_mode(position), model.arrays(v)
-    size = ordered.starts.shape[0] - 1
-    cuts = balanced_cuts(ordered.starts, 0, size, site.threads)
-    run(
-        [
-            partial(
-                _add_entries,
-                arrays,
-                position,
-                ordered.others,
-                ordered.values,
-                ordered.starts,
-                low,
-                high,
-                p,
-                scale,
-                least,
-                *sums,
-            )
-            for low, high in pairwise(cuts)
-        ],
-        site.threads,
-    )
+    add_entries(model.arrays(v), position, site.by_mode(position), p, scale, least, sums, site.threads)
 
 
 def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: float) -> Sums:
@@ -166,21 +126,8 @@ def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: fl
 def _walk_core(
     model: CoupledModel, least: float, v: int, site: Site, p: float, scale: float, sums: Sums
 ) -> None:
-    tensor, arrays = site.tensor, model.arrays(v)
-    cuts = np.linspace(0, tensor.n_entries, site.threads + 1).astype(np.int64).tolist()
-    own = [Sums(*(np.zeros_like(total) for total in sums)) for _ in range(site.threads)]
-    run(
-        [
-            partial(
-                _add_core, arrays, tensor.coordinates, tensor.values, low, high, p, scale, least, *mine
-            )
-            for (low, high), mine in zip(pairwise(cuts), own, strict=True)
-        ],
-        site.threads,
-    )
-    for mine in own:
-        sums.numerator[:] += mine.numerator
-        sums.denominator[:] += mine.denominator
+    cells, values = site.tensor.coordinates, site.tensor.values
+    add_core_entries(model.arrays(v), cells, values, p, scale, least, sums, site.threads)
 
 
 # -- relations that are written out ---------------------------------------------------------------
@@ -249,92 +196,3 @@ def _of_zeros(values: Array, p: float) -> float:
     """Sum of the divergences of values from zeros, for p = 0 and 1."""
     wide = values.astype(np.float64, copy=False)
     return float(wide.sum() if p == 1 else wide @ wide / 2)
-
-
-# -- kernels --------------------------------------------------------------------------------------
-
-_AT_ONCE = 256  # entries that are added up in the model's type before they join sums of float64
-
-
-@inlined
-def _powers(value: Any, p: float) -> Any:
-    """v^-p and v^(1-p)."""
-    if p == 1.0:
-        return 1.0 / value, 1.0
-    if p == 0.0:
-        return 1.0, value
-    if p == 2.0:
-        return 1.0 / (value * value), 1.0 / value
-    power = value**-p
-    return power, power * value
-
-
-@kernel
-def _add_entries(
-    arrays: Any,
-    mode: int,
-    others: Array,
-    values: Array,
-    starts: Array,
-    low: int,
-    high: int,
-    p: float,
-    scale: float,
-    least: float,
-    numerator: Array,
-    denominator: Array,
-) -> None:
-    """Entries of the levels ``low`` to ``high`` of a mode; an empty sum is left out.
-
-    ``own`` holds the mode's design at an entry and two sums of some entries, a padded row each.
-    """
-    order, width = len(arrays.offsets), row_width(arrays)
-    index, work, own = scratch(order, np.int64), workspace(arrays), scratch(3 * width, arrays.rows.dtype)
-    for level in range(low, high):
-        index[mode] = arrays.offsets[mode] + level
-        for begin in range(starts[level], starts[level + 1], _AT_ONCE):
-            for b in range(width, 3 * width, line_length(own)):
-                store(own, b, spread(own, 0.0))
-            for e in range(begin, min(begin + _AT_ONCE, starts[level + 1])):
-                row = 0
-                for m in range(order):
-                    if m != mode:
-                        index[m] = arrays.offsets[m] + others[row, e]
-                        row += 1
-                design(arrays, index, mode, work, own, 0)
-                found = float(dot(arrays.rows, index[mode] * width, own, 0, width))
-                inverse, weight = _powers(max(found, least), p)
-                above, below = spread(own, inverse * values[e]), spread(own, weight)
-                for b in range(0, width, line_length(own)):
-                    f = load(own, b)
-                    store(own, width + b, add(load(own, width + b), multiply(above, f)))
-                    store(own, 2 * width + b, add(load(own, 2 * width + b), multiply(below, f)))
-            if numerator.shape[0] > 0:
-                for r in range(numerator.shape[1]):
-                    numerator[level, r] += scale * own[width + r]
-            if denominator.shape[0] > 0:
-                for r in range(denominator.shape[1]):
-                    denominator[level, r] += scale * own[2 * width + r]
-
-
-@kernel
-def _add_core(
-    arrays: Any,
-    coordinates: Array,
-    values: Array,
-    low: int,
-    high: int,
-    p: float,
-    scale: float,
-    least: float,
-    numerator: Array,
-    denominator: Array,
-) -> None:
-    order = len(arrays.offsets)
-    index, work = scratch(order, np.int64), workspace(arrays)
-    for e in range(low, high):
-        locate(arrays, coordinates, e, index)
-        value = max(float(entry_value(arrays, index, work)), least)
-        inverse, weight = _powers(value, p)
-        add_kronecker(arrays, work, inverse * scale * values[e], numerator)
-        add_kronecker(arrays, work, weight * scale, denominator)

@@ -7,7 +7,7 @@ to be independent Gamma laws. In turn, each factor (or Tucker core) gets
     shape  A     + L * numerator of the model L          L = exp E[log theta]
     rate   A / B + denominator of the model E            E = E[theta]
 
-with the sums of ``coupled_sums`` at p = 1. No update lowers the evidence lower bound
+with the sums of ``sums.py`` at p = 1. No update lowers the evidence lower bound
 
     sum over observed cells of (x log v_L - v_E - log x!) - KL(posterior, prior),
 
@@ -32,6 +32,7 @@ from scipy.special import digamma, gammaln, polygamma, xlogy
 from sfumato.checks import check_count, check_flag, check_positive
 from sfumato.data.relations import Relation
 from sfumato.errors import SettingError
+from sfumato.kernels.numba.coupled_sums import Sums
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.multilinear import Multilinear
@@ -47,7 +48,7 @@ from sfumato.solvers.coupled.shape import (
     coupled_site,
     finished,
 )
-from sfumato.solvers.coupled.sums import Models, Sums, block_sums
+from sfumato.solvers.coupled.sums import Models, block_sums
 from sfumato.solvers.protocol import Finished, Info, Run, start_generator
 from sfumato.types import Array
 

@@ -1,4 +1,4 @@
-"""The sums of ``coupled_sums`` where a relation's cells are written out: products of matrices.
+"""The sums of ``sums.py`` where a relation's cells are written out: products of matrices.
 
 Cells x are a matrix with a row for each level of the largest mode, so that the model's values are
 v = A D: that mode's factor A, and its designs D at all cells of the other modes. With weights w of the
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.parallel import run
+from sfumato.kernels.numba.threads import run
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.divergence import beta_divergence
 from sfumato.sites.coupled import WrittenOut

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from sfumato.checks import check_count, check_number, check_positive
+from sfumato.kernels.numba.sgd import Penalty
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
@@ -29,22 +30,6 @@ from sfumato.solvers.protocol import (
     random_start,
 )
 from sfumato.surface import either
-from sfumato.types import Array
-
-
-class Penalty(NamedTuple):
-    """Pull of each row towards its mode's prior mean at each visit.
-
-    ``means`` holds a padded row per mode, zero in the padding; ``uniform`` one number per mode. A
-    penalty of a row as a whole is spread over the row's visits: ``by_row`` then holds one number per
-    row and replaces ``uniform``.
-    """
-
-    uniform: Array
-    by_row: Array
-    means: Array
-    bias: Any
-    core: Any
 
 
 @record

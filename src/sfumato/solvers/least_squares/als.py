@@ -13,35 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from sfumato.checks import check_count, check_number, check_positive
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.entrywise import (
-    bias_sum,
-    design,
-    design_variance,
-    dot,
-    locate,
-    row_width,
-    workspace,
-)
-from sfumato.kernels.numba.parallel import inlined, kernel, run, scratch
-from sfumato.kernels.numba.simd import aligned_zeros
-from sfumato.models.multilinear import Multilinear
-from sfumato.models.shape import Shape
-from sfumato.records import record
-from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.normal import (
+from sfumato.kernels.numba.normal import (
     NormalEquations,
     Ridge,
     Uncertainty,
     normal_equations,
     solve_rows,
 )
+from sfumato.kernels.numba.residuals import residual_sums
+from sfumato.kernels.numba.simd import aligned_zeros
+from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.records import record
+from sfumato.sites.memory import Site
 from sfumato.solvers.protocol import (
     DivergedError,
     Finished,
@@ -59,7 +49,6 @@ _CORE_LIMIT = 4096
 _WARM_SWEEPS = 2  # before precisions are learnt, so that a random start is not taken for the truth
 _SLOW_SWEEPS = 5  # the same for modes that shrink towards another value than zero
 _FIRST_NOISE = 10.0  # precision to start with, relative to the values: a lower one prunes too early
-_PIECE = 1 << 18  # entries summed at a time: fixed, so that sums do not depend on the threads
 
 
 class Rows(NamedTuple):
@@ -434,128 +423,7 @@ def _kronecker_variance(
     raise AssertionError("a model has modes")
 
 
-@inlined
-def _moments_at(
-    p: Any,
-    row_variances: Array,
-    bias_variances: Array,
-    core_variances: Array,
-    index: Array,
-    work: Array,
-    d: Array,
-    v: Array,
-) -> Any:
-    """Value of an entry without the mean, and its variance where the parameters are uncertain."""
-    order, width = len(p.offsets), row_width(p)
-    design(p, index, 0, work, d, 0)
-    value = bias_sum(p, index) + dot(p.rows, index[0] * width, d, 0, width)
-    variance = 0.0
-    if row_variances.shape[0] > 0:
-        design_variance(p, row_variances, core_variances, index, 0, work, v, 0)
-        for r in range(width):
-            a, c = p.rows[index[0], r], row_variances[index[0], r]
-            variance += c * (d[r] * d[r] + v[r]) + a * a * v[r]
-        for m in range(order):
-            variance += bias_variances[index[m]]
-    return value, variance
-
-
-@kernel
-def _residual_piece(
-    p: Any,
-    row_variances: Array,
-    bias_variances: Array,
-    core_variances: Array,
-    mean: Any,
-    coordinates: Array,
-    values: Array,
-    start: int,
-    stop: int,
-    out: Array,
-) -> None:
-    index, work = scratch(len(p.offsets), np.int64), workspace(p)
-    d, v = scratch(row_width(p), p.rows.dtype), scratch(row_width(p), p.rows.dtype)
-    squares, variances = 0.0, 0.0
-    for entry in range(start, stop):
-        locate(p, coordinates, entry, index)
-        value, variance = _moments_at(
-            p, row_variances, bias_variances, core_variances, index, work, d, v
-        )
-        residual = values[entry] - mean - value
-        squares += residual * residual
-        variances += variance
-    out[0], out[1] = squares, variances
-
-
-@kernel
-def _prediction_piece(
-    p: Any,
-    row_variances: Array,
-    bias_variances: Array,
-    core_variances: Array,
-    mean: Any,
-    coordinates: Array,
-    start: int,
-    stop: int,
-    values: Array,
-    variances: Array,
-) -> None:
-    index, work = scratch(len(p.offsets), np.int64), workspace(p)
-    d, v = scratch(row_width(p), p.rows.dtype), scratch(row_width(p), p.rows.dtype)
-    for entry in range(start, stop):
-        locate(p, coordinates, entry, index)
-        value, variance = _moments_at(
-            p, row_variances, bias_variances, core_variances, index, work, d, v
-        )
-        values[entry] = mean + value
-        variances[entry] = variance
-
-
-def predictions(model: Multilinear, uncertainty: Uncertainty, site: Site) -> tuple[Array, Array]:
-    """Mean and variance of the predicted value of each of a site's entries."""
-    tensor = site.tensor
-    values, variances = np.empty(tensor.n_entries), np.empty(tensor.n_entries)
-    run(
-        [
-            partial(
-                _prediction_piece,
-                model.arrays,
-                *uncertainty,
-                model.dtype.type(model.mean),
-                tensor.coordinates,
-                start,
-                min(start + _PIECE, tensor.n_entries),
-                values,
-                variances,
-            )
-            for start in range(0, tensor.n_entries, _PIECE)
-        ],
-        site.threads,
-    )
-    return values, variances
-
-
 def residuals(model: Multilinear, uncertainty: Uncertainty, site: Site) -> Residuals:
     """Fit to the training entries: squared residuals, and the variance that is still in the model."""
-    tensor = site.tensor
-    starts = range(0, tensor.n_entries, _PIECE)
-    sums = np.zeros((len(starts), 2))
-    run(
-        [
-            partial(
-                _residual_piece,
-                model.arrays,
-                *uncertainty,
-                model.dtype.type(model.mean),
-                tensor.coordinates,
-                tensor.values,
-                start,
-                min(start + _PIECE, tensor.n_entries),
-                sums[piece],
-            )
-            for piece, start in enumerate(starts)
-        ],
-        site.threads,
-    )
-    squares, variances = sums.sum(axis=0)
-    return Residuals(float(squares), float(variances), tensor.n_entries)
+    squares, variances = residual_sums(model, uncertainty, site)
+    return Residuals(squares, variances, site.tensor.n_entries)

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from sfumato.kernels.numba.normal import Ridge, Uncertainty, normal_equations, solve_rows
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.sites.memory import Site, WeightedSite
-from sfumato.solvers.least_squares.normal import Ridge, Uncertainty, normal_equations, solve_rows
 from sfumato.types import Array
 
 _ROWS = 4096  # rows solved at a time: bounds the memory of their normal equations

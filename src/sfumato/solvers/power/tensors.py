@@ -2,14 +2,13 @@
 
 Dense tensors are multiplied by all directions in their last mode with one matrix product, in pieces of
 bounded size, then by each direction alone in the others; sparse ones go through a kernel over entries. A
-readable form of both is ``reference_power``. How often a number is rounded on the way to a sum is stated
-beside each: privacy has to know.
+readable form of both is in ``kernels/reference/power.py``. How often a number is rounded on the way to a
+sum is stated beside each: privacy has to know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from math import fsum, prod
 from typing import Protocol
@@ -17,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.kernels.numba.parallel import kernel, ordered_kernel, run, scratch
+from sfumato.kernels.numba.power import sparse_power
 from sfumato.solvers.power.iteration import Query
 from sfumato.types import Array
 
@@ -44,17 +43,6 @@ def answered(source: TensorSource, query: Query) -> Array:
 
 
 WEIGHT_ROUNDINGS = 2  # more than of directions: of the products, and of their sum
-
-
-def reference_power(tensor: Array, directions: Sequence[Array]) -> list[Array]:
-    """T(I, u, ..., u) for every mode, from its definition; ``directions`` has a matrix per mode."""
-    letters = "abcdefgh"[: tensor.ndim]
-    answers = []
-    for mode, letter in enumerate(letters):
-        others = [m for m in range(tensor.ndim) if m != mode]
-        terms = ",".join([letters, *(f"{letters[m]}z" for m in others)])
-        answers.append(np.einsum(f"{terms}->{letter}z", tensor, *(directions[m] for m in others)))
-    return answers
 
 
 # -- dense ----------------------------------------------------------------------------------------
@@ -164,27 +152,11 @@ class Sparse:
         self._threads = max(1, min(threads, len(values) // 10_000))
 
     def power(self, directions: Array) -> Array:
-        given = np.ascontiguousarray(directions, np.float64)
-        out = np.zeros((self._threads, 2, *given.shape))  # of each thread the sums, and what they lost
-        cuts = np.linspace(0, len(self._values), self._threads + 1).astype(np.int64).tolist()
-        tasks = [
-            partial(self._piece, start, stop, given, own)
-            for (start, stop), own in zip(pairwise(cuts), out, strict=True)
-        ]
-        run(tasks, self._threads)
-        total, lost = out[0]
-        for more, also_lost in out[1:]:
-            total, error = exact_sum(total, more)
-            lost = lost + also_lost + error
-        whole: Array = total + lost
-        return whole
-
-    def _piece(self, start: int, stop: int, directions: Array, out: Array) -> None:
         targets = 1 if len(self.sizes) == 1 else self.order
-        for target in range(targets):
-            _contract(
-                self._coordinates, self._values, self._offsets, directions, start, stop, target, *out
-            )
+        given = np.ascontiguousarray(directions, np.float64)
+        return sparse_power(
+            self._coordinates, self._values, self._offsets, given, targets, self._threads
+        )
 
 
 def sparse_roundings(order: int) -> int:
@@ -197,71 +169,6 @@ def sparse_roundings(order: int) -> int:
 
 
 MOST_ENTRIES = 1 << 28
-
-
-def exact_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The sum, and by how much it was rounded (Knuth's two-sum)."""
-    total = a + b
-    of_b = total - a
-    return total, (a - (total - of_b)) + (b - of_b)
-
-
-@ordered_kernel
-def _contract(
-    coordinates: Array,
-    values: Array,
-    offsets: Array,
-    directions: Array,
-    start: int,
-    stop: int,
-    target: int,
-    out: Array,
-    lost: Array,
-) -> None:
-    """Add each entry's part of T(I, u, ..., u) for the mode ``target``; modes start at their offset."""
-    order, restarts = coordinates.shape[0], directions.shape[1]
-    product = scratch(restarts, directions.dtype)
-    for e in range(start, stop):
-        for r in range(restarts):
-            product[r] = values[e]
-        for m in range(order):
-            if m != target:
-                row = offsets[m] + coordinates[m, e]
-                for r in range(restarts):
-                    product[r] *= directions[row, r]
-        row = offsets[target] + coordinates[target, e]
-        for r in range(restarts):  # as in exact_sum
-            before = out[row, r]
-            after = before + product[r]
-            added = after - before
-            lost[row, r] += (before - (after - added)) + (product[r] - added)
-            out[row, r] = after
-
-
-def compress_sparse(coordinates: NDArray[np.int32], values: Array, basis: Array, order: int) -> Array:
-    """T(basis, ..., basis) of a sparse tensor, as a dense array of as many dimensions as columns."""
-    size = basis.shape[1]
-    out = np.zeros(size**order)
-    _compress(coordinates, np.asarray(values, np.float64), np.ascontiguousarray(basis), out)
-    return out.reshape((size,) * order)
-
-
-@kernel
-def _compress(coordinates: Array, values: Array, basis: Array, out: Array) -> None:
-    order, size = coordinates.shape[0], basis.shape[1]
-    product = np.zeros(out.shape[0])
-    for e in range(values.shape[0]):
-        product[0] = values[e]
-        length = 1
-        for m in range(order):
-            row = coordinates[m, e]
-            for a in range(length - 1, -1, -1):  # backwards: what is written lies behind what is read
-                given = product[a]
-                for r in range(size - 1, -1, -1):
-                    product[a * size + r] = given * basis[row, r]
-            length *= size
-        for a in range(length):
-            out[a] += product[a]
 
 
 def compress_dense(tensor: Array, basis: Array) -> Array:

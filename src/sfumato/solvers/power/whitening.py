@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from sfumato.errors import DataError
+from sfumato.kernels.numba.power import compress_sparse
 from sfumato.solvers.power.iteration import RankError, Whitening, whiten
-from sfumato.solvers.power.tensors import compress_dense, compress_sparse
+from sfumato.solvers.power.tensors import compress_dense
 from sfumato.types import Array
 
 _SHARPNESS = (5.0, 50.0, 500.0)  # of the smooth minimum, in units of one over the largest eigenvalue

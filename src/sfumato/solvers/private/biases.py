@@ -30,6 +30,12 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sfumato.checks import MOST_ROUNDS, check_count, given
+from sfumato.kernels.grid import grid
+from sfumato.kernels.numba.contributions import (
+    Contribution,
+    entry_sums,
+    unit_sums,
+)
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.accounting import gaussian_multiplier
@@ -41,7 +47,7 @@ from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.constant import ConstantQuery, constant_from, constant_share, count
-from sfumato.solvers.private.contributions import Contribution, arrange, entry_sums, grid, unit_sums
+from sfumato.solvers.private.contributions import arrange
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish

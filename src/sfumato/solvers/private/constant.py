@@ -11,6 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from sfumato.kernels.grid import cut, grid
+from sfumato.kernels.numba.contributions import entry_counts, unit_counts
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
@@ -19,14 +21,7 @@ from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import UnitValues
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.contributions import (
-    arrange,
-    cut,
-    entry_counts,
-    grid,
-    unit_counts,
-    unit_totals,
-)
+from sfumato.solvers.private.contributions import arrange, unit_totals
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
 from sfumato.types import Array

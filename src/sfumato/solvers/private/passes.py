@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from math import inf, pi, sqrt
-from typing import Any, ClassVar, Literal, NamedTuple
+from math import pi, sqrt
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -40,16 +39,8 @@ from sfumato.checks import (
     check_positive,
 )
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.entrywise import (
-    add_kronecker,
-    bias_sum,
-    evaluate,
-    locate,
-    row_width,
-    workspace,
-)
-from sfumato.kernels.numba.parallel import kernel, run
-from sfumato.kernels.numba.vector_noise import add_vector_noise, vector_noise_reference
+from sfumato.kernels.grid import cut, grid
+from sfumato.kernels.numba.private_passes import Settings, noisy_pass
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clipping import Clipped, clip_values
 from sfumato.privacy.facts import Facts
@@ -58,7 +49,6 @@ from sfumato.privacy.mechanisms import Laplace, Mechanism, Noisy, PurePass
 from sfumato.privacy.units import Value
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.contributions import cut, grid
 from sfumato.solvers.protocol import (
     MOST_MEAN,
     Finished,
@@ -74,143 +64,6 @@ from sfumato.types import Array
 
 _MEAN_SHARE, _KEEP_SHARE = 0.05, 0.1  # of epsilon: for the mean, and for how much of the fit to keep
 _DOUBT = 8.0  # scales of the last query's noise that are taken off it: keep nothing that noise may be
-
-
-@record
-class Settings(NamedTuple):
-    """What a kernel needs to know of a pass; values are in the model's unit."""
-
-    clip: float
-    width: float  # of the range of values
-    epsilon: float
-    vector: bool
-    step: float
-    ridge: float
-    fit_biases: bool
-
-
-@kernel
-def _noisy_pass(
-    p: Any,
-    core: Array,
-    ranks: Array,
-    means: Array,
-    coordinates: Array,
-    targets: Array,
-    sequence: Array,
-    settings: Any,
-    stream: Any,
-) -> None:
-    order, width, parameters = len(p.offsets), row_width(p), core.shape[0]
-    for m in range(order):
-        parameters += ranks[m] + (1 if settings.fit_biases else 0)
-    rows, biases = p.rows, p.biases
-    index, work = np.empty(order, np.int64), workspace(p)
-    kronecker = np.zeros(core.shape[0], rows.dtype)
-    j, direction = np.zeros(parameters), np.zeros(parameters)
-    step = settings.step
-    pull = step * settings.ridge
-    for entry in sequence:
-        locate(p, coordinates, entry, index)
-        value = evaluate(p, index, work)
-        if settings.fit_biases:
-            value += bias_sum(p, index)
-        # The direction: designs of all modes, ones for the biases, the core's Kronecker product.
-        at = 0
-        for m in range(order):
-            for r in range(ranks[m]):
-                j[at] = work[m * width + r]
-                at += 1
-            if settings.fit_biases:
-                j[at] = 1.0
-                at += 1
-        for q in range(core.shape[0]):
-            kronecker[q] = 0
-        add_kronecker(p, work, rows.dtype.type(1), kronecker)
-        for q in range(core.shape[0]):
-            j[at + q] = kronecker[q]
-        squares = 0.0
-        for k in range(parameters):
-            squares += j[k] * j[k]
-        length = np.sqrt(squares)
-        # 6. One number, of which |error J| <= clip.
-        error = targets[entry] - value
-        reach = settings.clip / length if length > 0 else np.inf
-        error = min(max(error, -reach), reach)
-        change = min(2 * reach, settings.width)
-        # 7, 8.
-        if settings.vector:
-            for k in range(parameters):
-                j[k] *= error
-            add_vector_noise(j, parameters, change * length / settings.epsilon, direction, stream)
-        else:
-            error += stream.laplace(0.0, change / settings.epsilon)
-            for k in range(parameters):
-                j[k] *= error
-        gain = step / (1 + step * squares)
-        at = 0
-        for m in range(order):
-            row = index[m]
-            for r in range(ranks[m]):
-                rows[row, r] += gain * j[at] + pull * (means[m] - rows[row, r])
-                at += 1
-            if settings.fit_biases:
-                biases[row] += gain * j[at] - pull * biases[row]
-                at += 1
-        for q in range(core.shape[0]):
-            core[q] += gain * j[at + q] - pull * core[q]
-
-
-def noisy_pass_reference(
-    model: Multilinear,
-    means: Array,
-    coordinates: Array,
-    targets: Array,
-    settings: Settings,
-    stream: np.random.Generator,
-) -> None:
-    """Readable twin of the kernel, in the given order, in place; it draws the same numbers."""
-    for cell, target in zip(coordinates.T, targets, strict=True):
-        move = settings.step * noisy_gradient(model, cell, float(target), settings, stream)
-        j = direction_at(model, cell, settings.fit_biases)
-        move /= 1 + settings.step * (j @ j)
-        pull, at = settings.step * settings.ridge, 0
-        for m, level in enumerate(cell):
-            row = model.factors[m][level]
-            row += move[at : at + len(row)] + pull * (means[m] - row)
-            at += len(row)
-            if settings.fit_biases:
-                bias = model.mode_biases[m]
-                bias[level] += move[at] - pull * bias[level]
-                at += 1
-        core = model.free_core
-        core += move[at:] - pull * core
-
-
-def direction_at(model: Multilinear, cell: Array, fit_biases: bool) -> Array:
-    """Gradient of the value at one cell by everything that it touches: J."""
-    entry = cell[:, None]
-    parts = []
-    for m in range(model.order):
-        parts += [model.design(m, entry)[0], np.ones(1 if fit_biases else 0)]
-    return np.concatenate([*parts, model.kronecker(entry)[0]])
-
-
-def noisy_gradient(
-    model: Multilinear, cell: Array, target: float, settings: Settings, stream: np.random.Generator
-) -> Array:
-    """Steps 6 to 8: the clipped gradient at one entry, with its noise."""
-    j = direction_at(model, cell, settings.fit_biases)
-    length = float(np.linalg.norm(j))
-    reach = settings.clip / length if length > 0 else inf
-    value = float(model.with_mean(0.0).predict_reference(cell[:, None])[0])
-    error = float(np.clip(target - value, -reach, reach))
-    change = min(2 * reach, settings.width)
-    if settings.vector:
-        scale = change * length / settings.epsilon
-        return error * j + vector_noise_reference(len(j), scale, stream)
-    noisy: Array = (error + stream.laplace(0.0, change / settings.epsilon)) * j
-    return noisy
 
 
 @record
@@ -244,19 +97,8 @@ class PassQuery(NoisyQuery):
         facts, model, tensor = self.facts, self.model.copy(), site.tensor
         targets = (clip_values(tensor.values, *facts.bounds).values - self.mean) / facts.spread
         order = np.random.default_rng(self.seed).permutation(tensor.n_entries)
-        task = partial(
-            _noisy_pass,
-            model.arrays,
-            model.free_core,
-            np.array(model.ranks),
-            self.means,
-            tensor.coordinates,
-            targets,
-            order,
-            self.settings,
-            draw.stream(),
-        )
-        run([task], 1)
+        cells = tensor.coordinates
+        noisy_pass(model, self.means, cells, targets, order, self.settings, draw.stream())
         return model
 
 

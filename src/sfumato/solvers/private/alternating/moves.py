@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.alternating import triangle
-from sfumato.solvers.private.alternating.queries import symmetric
 from sfumato.types import Array
 
 _LEAST_DIRECTION = 1e-6  # of a design's variance, over its largest one
@@ -110,35 +108,6 @@ class Move:
         pull = sums[:, -1] / self.bias_weight - bias_ridge * (biases - self.bias_means)
         biases = biases + self.step * pull / (self.counts + bias_ridge)
         bias_doubts = self.bias_variances * bias_ridge / (self.counts + bias_ridge)
-        return Moved(moved, biases, self._known(noise, doubts, bias_doubts))
-
-    def by_normal_equations(
-        self, rows: Array, biases: Array, sums: Array, right_hand: float, block: Block
-    ) -> Moved:
-        """From sums of x x' and y x, towards their ridge solution.
-
-        Noise in the matrix counts as doubt about it: its likely size is added to the diagonal, which
-        also keeps the system positive.
-        """
-        noise, size = self._averaged(block), rows.shape[1] + 1
-        gram = symmetric(sums[:, : triangle(size)], size)
-        right = sums[:, triangle(size) :] / right_hand
-        power = np.append(self.power, 0.0) + np.zeros((len(rows), size))
-        power[:, -1] = self.bias_variances / self.bias_weight**2
-        ridge = self.scatter / power + noise[:, None] / right_hand**2 / (self.counts[:, None] * power)
-        middle = np.zeros((len(rows), size))
-        middle[:, -1] = self.bias_means / self.bias_weight
-        axes, turned = np.linalg.eigh(gram)
-        least = 2 * np.sqrt(noise * size)[:, None]
-        gram = (turned * np.maximum(axes, 0)[:, None, :]) @ np.swapaxes(turned, 1, 2)
-        system = gram + (ridge + least)[:, :, None] * np.eye(size)
-        solved = np.linalg.solve(system, (right + (ridge + least) * middle)[:, :, None])[:, :, 0]
-        moved = rows + self.step * (solved[:, :-1] - rows)
-        biases = biases + self.step * (self.bias_weight * solved[:, -1] - biases)
-        doubts = self.power * (1 - self.counts[:, None] / (self.counts[:, None] + ridge[:, :-1] + least))
-        bias_doubts = self.bias_variances * (
-            1 - self.counts / (self.counts + ridge[:, -1] + least[:, 0])
-        )
         return Moved(moved, biases, self._known(noise, doubts, bias_doubts))
 
     def _known(self, noise: Array, doubts: Array, bias_doubts: Array | float) -> Block:

@@ -7,6 +7,7 @@ from math import inf, sqrt
 
 import numpy as np
 
+from sfumato.kernels.grid import BELOW_ONE, cut, grid
 from sfumato.kernels.numba.alternating import Features, Weighting, entry_sums, unit_sums
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
@@ -15,7 +16,7 @@ from sfumato.privacy.units import PrivacyUnit
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import row_products, solve_own
-from sfumato.solvers.private.contributions import BELOW_ONE, arrange, cut, grid
+from sfumato.solvers.private.contributions import arrange
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import SumQuery
 from sfumato.types import Array

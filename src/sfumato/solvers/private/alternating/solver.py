@@ -1,6 +1,6 @@
 """Alternating private fits: noisy statistics of one block after the other, in their best coordinates.
 
-First come private biases (``private_biases.py``), with noisy counts of every level, and how far values
+First come private biases (``biases.py``), with noisy counts of every level, and how far values
 lie from them. Then, round after round, each block (the rows of a released mode with their biases, or
 the core) is asked for the sums of its clipped gradients, and moves by them:
 
@@ -26,8 +26,16 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sfumato.checks import LEAST_SIZE, MOST_ROUNDS, check_count, check_number, check_positive, wrong
+from sfumato.checks import (
+    LEAST_SIZE,
+    MOST_ROUNDS,
+    check_count,
+    check_number,
+    check_positive,
+    wrong,
+)
 from sfumato.errors import SettingError
+from sfumato.kernels.grid import MOST_NUMBERS
 from sfumato.kernels.numba.alternating import CORE, Features, Weighting, padded_metric
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.facts import Facts
@@ -69,7 +77,6 @@ from sfumato.solvers.private.alternating.state import (
     white_for_core,
 )
 from sfumato.solvers.private.biases import PrivateBiases
-from sfumato.solvers.private.contributions import MOST_NUMBERS
 from sfumato.solvers.protocol import (
     MOST_MEAN,
     DivergedError,
@@ -168,7 +175,7 @@ class PrivateAlternating(Silent):
             raise wrong("growth", "a number above -1", s.growth)
         check_number(LEAST_SHARE, 1 - 2 * (SCATTER_SHARE + OWN_SHARE), bias_share=s.bias_share)
         shape.prior_means(self.prior_mean, MOST_MEAN)
-        if max(shape.sizes) * (max(shape.ranks) + 1) * (max(shape.ranks) + 2) > MOST_NUMBERS:
+        if max(shape.sizes) * (max(shape.ranks) + 1) > MOST_NUMBERS:
             raise SettingError(
                 f"a block of more than {MOST_NUMBERS:,} numbers is more than the proof covers: use a "
                 "smaller rank"
@@ -312,7 +319,7 @@ class PrivateAlternating(Silent):
             coordinates = coordinates_of(moment, rows, state.counts(block))
             metric, bias = coordinates.designs, s.bias_weight
         target = s.residual_clip * sqrt(state.scatter)
-        features = Features(padded_metric(metric), s.feature_clip * sqrt(size), target, bias, False)
+        features = Features(padded_metric(metric), s.feature_clip * sqrt(size), target, bias)
         return Asked(coordinates, features, sqrt(size + bias**2) * sqrt(state.scatter))
 
     def _weighting(self, state: State, block: int, asked: Asked) -> Weighting:

@@ -31,7 +31,11 @@ from sfumato.checks import (
     check_share,
 )
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.private_steps import Moves, make_paces, noise_after
+from sfumato.kernels.numba.private_steps import (
+    Moves,
+    make_paces,
+    noise_after,
+)
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior, RowNoise

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.parallel import run
 from sfumato.kernels.numba.private_steps import Moves, Scale, entry_steps, make_memory, unit_steps
+from sfumato.kernels.numba.threads import run
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw

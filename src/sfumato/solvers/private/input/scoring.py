@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from sfumato.kernels.numba.normal import normal_equations
+from sfumato.kernels.numba.residuals import predictions
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.solvers.least_squares import als
-from sfumato.solvers.least_squares.normal import normal_equations
 from sfumato.solvers.private.input.channel import Evidence
 from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
@@ -85,7 +86,7 @@ def begin(run: Run, shape: Shape, constant: Constant, evidence: Evidence, *, eag
 def sweep(fit: Fit, evidence: Evidence, site: Site, sweeps: int) -> Fit:
     """All modes once, then the core, the precisions and the noise level; one of ``sweeps``."""
     inner = fit.inner
-    means, _ = als.predictions(inner.model, inner.uncertainty, site)
+    means, _ = predictions(inner.model, inner.uncertainty, site)
     terms = evidence.terms(fit.level, means)
     weights = terms.information
     # Where a mean has left the bounds, the response calls it back.
@@ -97,7 +98,7 @@ def sweep(fit: Fit, evidence: Evidence, site: Site, sweeps: int) -> Fit:
     _solve(inner, WeightedSite(site, responses.astype(dtype), weights.astype(dtype)))
     if inner.sweep >= _WARM_SWEEPS:
         inner = _learn(inner)
-    means, variances = als.predictions(inner.model, inner.uncertainty, site)
+    means, variances = predictions(inner.model, inner.uncertainty, site)
     level = _best_level(evidence, fit.level, means, variances)
     bound = _expected_log(evidence, level, means, variances) - divergence(inner)
     return Fit(replace(inner, sweep=inner.sweep + 1), level, fit.eager, bound)

@@ -1,15 +1,85 @@
-"""Kernels and their threads: what is said while compiling, where machine code is kept, small numbers."""
+"""Kernels and threads: where they lie, what is said while compiling, where machine code is kept."""
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import sfumato
-from sfumato.kernels.numba.parallel import kernel, run, scratch
+from sfumato.kernels.numba.compiler import kernel
+from sfumato.kernels.numba.threads import run, scratch
+
+PACKAGE = Path(sfumato.__file__).parent
+COMPILED = PACKAGE / "kernels" / "numba"
+TWINS = sorted((PACKAGE / "kernels" / "reference").glob("[a-z]*.py"))
+
+# -- where compiled code lies -----------------------------------------------------------------------
+
+
+def imported_by(file):
+    """Modules that a file imports anything from, whether at its top or in a function."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def may_compile(file):
+    """Whether a file gets hold of a decorator that compiles: Numba's, or one of ours."""
+    ours = "sfumato.kernels.numba.compiler"
+    return any(name.split(".")[0] == "numba" or name.startswith(ours) for name in imported_by(file))
+
+
+def test_all_compiled_code_lies_in_one_folder():
+    """A change in that folder makes kernels compile anew: one that lay elsewhere would be left out."""
+    compiling = {file.parent for file in PACKAGE.rglob("*.py") if may_compile(file)}
+    assert compiling == {COMPILED}
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.stem)
+def test_a_twin_takes_records_and_numbers_of_kernels_and_no_function(twin):
+    """Or it would be held against itself."""
+    for name in imported_by(twin):
+        module, _, part = name.rpartition(".")
+        if module.startswith("sfumato.kernels.numba."):
+            taken = getattr(import_module(module), part)
+            assert isinstance(taken, type) or not callable(taken), name
+
+
+OWN_KERNEL = """
+import numpy as np
+from sfumato.kernels.numba.compiler import kernel
+from sfumato.kernels.numba.threads import scratch
+
+@kernel
+def doubled(x):
+    own = scratch(1, np.float64)
+    own[0] = FACTOR * x
+    return own[0]
+
+print(doubled(4.0) == 4.0 * FACTOR)
+"""
+
+
+def test_the_kernel_of_a_plug_in_is_kept_until_its_file_changes(tmp_path):
+    plug_in, kept = tmp_path / "plug_in.py", {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    run_it = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import plug_in"
+    plug_in.write_text(OWN_KERNEL.replace("FACTOR", "2.0"))
+    assert said_by(run_it, kept) == "compiling kernels, once per machine: up to 20 s\n"
+    assert said_by(run_it, kept) == ""
+    plug_in.write_text(OWN_KERNEL.replace("FACTOR", "3.00"))
+    assert said_by(run_it, kept) == "compiling kernels, once per machine: up to 20 s\n"
+
+
+# -- what is said, and what is kept -----------------------------------------------------------------
 
 FIT = """
 import sfumato as sf

@@ -1,27 +1,22 @@
-"""Compiled kernels and the threads that run them.
+"""How functions over arrays are compiled, and where their machine code is kept.
 
-Kernels release the GIL and are handed out to a thread pool, one disjoint piece of work each. That
-keeps compilation short, works from any thread of the caller, and makes results depend on how the
-work is cut, never on which thread runs first.
+All compiled code of this package lies in this folder. Functions of others, of a test or a plug-in say,
+may be compiled in the same way.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from weakref import WeakSet
 
 import numba
-import numpy as np
 from numba.core import event as numba_event
 from numba.core.caching import FunctionCache
-
-from sfumato.kernels.numba.simd import flush_denormals
 
 # Sums may be reordered so that they vectorise; NaN and infinity keep their meaning, because a
 # diverging fit is recognised by them.
@@ -43,9 +38,13 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _compiled(function, forceinline=True)
 
 
+_made: WeakSet[Any] = WeakSet()  # what the three functions above have made
+
+
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     usual = {"nogil": True, "fastmath": REORDERED_SUMS, "error_model": "numpy"}
     dispatcher: Any = numba.njit(**{**usual, **options})(function)
+    _made.add(dispatcher)
     try:
         dispatcher._cache = _Cache(function)
     except RuntimeError:  # Numba has found no folder that can be written
@@ -53,13 +52,16 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     return dispatcher
 
 
+# -- machine code on disk -----------------------------------------------------------------------
+
+
 class _Cache(FunctionCache):
     """Machine code on disk. It saves time and no more: where that fails, kernels are compiled anew."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files:
-        # all files that hold compiled functions have to count.
+        # Numba compiles anew when a kernel's own file changes. Kernels call functions of other files,
+        # and those of a plug-in may call ours: all of our files have to count as well.
         index: Any = self._cache_file
         index._source_stamp = (index._source_stamp, _sources_stamp())
 
@@ -89,10 +91,13 @@ def _say_not_kept() -> None:
 
 @cache
 def _sources_stamp() -> tuple[float, int]:
-    """Of all compiled code: it lies in this folder, see ``_compiled``."""
-    files = [path.stat() for path in Path(__file__).parent.glob("*.py")]
+    """Of all compiled code, and of the numbers beside it that are compiled in."""
+    here = Path(__file__).parent
+    files = [path.stat() for folder in (here, here.parent) for path in folder.glob("*.py")]
     return max(file.st_mtime for file in files), sum(file.st_size for file in files)
 
+
+# -- what the compiler is at --------------------------------------------------------------------
 
 _events: Any = numba_event  # it has no types
 
@@ -104,7 +109,7 @@ class _Compiler(numba_event.Listener):
 
     def on_start(self, event: Any) -> None:
         self.depth += 1
-        if event.data["dispatcher"].__module__.startswith(__package__ or ""):
+        if event.data["dispatcher"] in _made:
             _say_that_it_takes_long()
 
     def on_end(self, event: Any) -> None:  # noqa: ARG002
@@ -124,45 +129,3 @@ _events.register("numba:compile", _compiler)
 def compiling() -> bool:
     """Whether a kernel is being compiled, which nothing can interrupt."""
     return _compiler.depth > 0
-
-
-_MARGIN = 32  # elements: 128 bytes or more, since processors fetch lines in pairs
-
-
-@inlined
-def scratch(size: int, dtype: Any) -> Any:
-    """Zeros for one thread's own use inside a kernel.
-
-    Small arrays of two threads may come to lie in one cache line, which then goes back and forth at
-    every write and halves the speed of both; a margin on either side prevents that.
-    """
-    return np.zeros(size + 2 * _MARGIN, dtype)[_MARGIN : _MARGIN + size]
-
-
-def available_threads() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@kernel
-def _prepare_thread() -> None:
-    flush_denormals()
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "sfumato", initializer=_prepare_thread)
-
-
-if hasattr(os, "register_at_fork"):
-    # A forked process has the pools but not their threads: it would wait for them for ever.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
-def run(tasks: Iterable[Callable[[], None]], threads: int) -> None:
-    """Run tasks that write to disjoint memory, and wait for all of them.
-
-    Even a single thread is one of ours: it is set up for kernels, the caller's is not touched.
-    """
-    for future in [_pool(threads).submit(task) for task in tasks]:
-        future.result()

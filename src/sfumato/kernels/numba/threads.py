@@ -1,0 +1,68 @@
+"""The threads that run kernels, and how work is cut for them.
+
+Kernels release the GIL and are handed out to a thread pool, one disjoint piece of work each. That
+keeps compilation short, works from any thread of the caller, and makes results depend on how the
+work is cut, never on which thread runs first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.kernels.numba.compiler import inlined, kernel
+from sfumato.kernels.numba.simd import flush_denormals
+
+_MARGIN = 32  # elements: 128 bytes or more, since processors fetch lines in pairs
+
+
+@inlined
+def scratch(size: int, dtype: Any) -> Any:
+    """Zeros for one thread's own use inside a kernel.
+
+    Small arrays of two threads may come to lie in one cache line, which then goes back and forth at
+    every write and halves the speed of both; a margin on either side prevents that.
+    """
+    return np.zeros(size + 2 * _MARGIN, dtype)[_MARGIN : _MARGIN + size]
+
+
+def available_threads() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@kernel
+def _prepare_thread() -> None:
+    flush_denormals()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "sfumato", initializer=_prepare_thread)
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process has the pools but not their threads: it would wait for them for ever.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def run(tasks: Iterable[Callable[[], None]], threads: int) -> None:
+    """Run tasks that write to disjoint memory, and wait for all of them.
+
+    Even a single thread is one of ours: it is set up for kernels, the caller's is not touched.
+    """
+    for future in [_pool(threads).submit(task) for task in tasks]:
+        future.result()
+
+
+def balanced_cuts(starts: NDArray[np.int64], low: int, high: int, parts: int) -> list[int]:
+    """Cut the levels ``low`` to ``high`` into parts with about the same number of entries."""
+    goals = np.linspace(starts[low], starts[high], parts + 1)[1:-1]
+    inner = np.searchsorted(starts[low : high + 1], goals) + low
+    return [low, *np.clip(inner, low, high).tolist(), high]
