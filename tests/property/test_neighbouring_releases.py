@@ -11,9 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from sfumato import cli
+from command_line import run
 
 USERS, ITEMS, DAYS = 9, 6, 4
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5"]
@@ -117,7 +115,7 @@ def released(folder, rows, unit, public, flags, *, refused=False):
     model = [] if "--tune-rank" in flags else ["--rank", "2"]
     command = ["complete", table, *COLUMNS, *model, "--epsilon", "2", "--unit", unit, *words, *flags]
     out = folder / "model"
-    result = CliRunner().invoke(cli.app, [*map(str, command), "--quiet", "--out", str(out)])
+    result = run(*command, "--quiet", "--out", out)
     if refused and result.exit_code in (1, 2):
         assert not out.exists()
         return {"refused": result.stderr.replace(str(folder), "").encode()}

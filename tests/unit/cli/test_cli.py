@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from command_line import run
 
 import sfumato as sf
 from sfumato import cli, report
@@ -50,10 +50,6 @@ def model(ratings, tmp_path_factory):
     out = tmp_path_factory.mktemp("models") / "model"
     assert run("complete", ratings, *COLUMNS, *QUICK, "--bin", "day=day", "--out", out).exit_code == 0
     return out
-
-
-def run(*args):
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
 
 
 def completed_json(*args):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
+import command_line
 import pytest
-from typer.testing import CliRunner
 
-from sfumato.cli import app
 from sfumato.estimators.completion import TensorEstimator
 
 PROMISE = ["--shape", "6", "5", "5", "--unit", "value", "--rank", "1", "--processes", "1"]
@@ -16,7 +15,7 @@ PRINTED = ["--epsilon", "0.1", "--method", "gradient", "--analysis", "paper", *P
 
 
 def run(*args):
-    return CliRunner().invoke(app, ["audit", *map(str, args)])
+    return command_line.run("audit", *args)
 
 
 def test_a_promise_that_is_kept_exits_with_zero_and_a_broken_one_with_one():

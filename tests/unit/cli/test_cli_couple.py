@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from command_line import run
 
 import sfumato as sf
 from sfumato import cli, report
@@ -72,10 +72,6 @@ def model(files, tmp_path_factory):
 def write(path, header, rows):
     path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
     return path
-
-
-def run(*args):
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
 
 
 def couple_json(*args):

@@ -6,9 +6,8 @@ import shlex
 import numpy as np
 import pytest
 import scipy.io
-from typer.testing import CliRunner
+from command_line import run
 
-from sfumato import cli
 from sfumato.data import relations
 from sfumato.sites import coupled as coupled_layout
 
@@ -74,10 +73,6 @@ WRONG = {
     f"{COUPLE} --absent zero": "--absent ratings=missing",
     f"{COUPLE} --absent zero --divergence 1.5": "--absent ratings=missing",
 }
-
-
-def run(*words):
-    return CliRunner().invoke(cli.app, [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,17 @@
 
 import json
 
+import command_line
 import pytest
-from typer.testing import CliRunner
 
 import sfumato as sf
-from sfumato import cli
 from sfumato.fit.methods import choose
 
 RATINGS = ["--shape", "6040", "3883", "--entries", "800000", "--local", "user"]
 
 
 def run(*args):
-    return CliRunner().invoke(cli.app, ["plan", *(str(arg) for arg in args)])
+    return command_line.run("plan", *args)
 
 
 def planned(*args):

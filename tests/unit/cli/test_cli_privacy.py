@@ -8,10 +8,9 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
-from typer.testing import CliRunner
+from command_line import run
 
 import sfumato as sf
-from sfumato import cli
 from sfumato.cli import beside, options
 from sfumato.estimators.completion import Biases
 from sfumato.privacy import settings
@@ -41,10 +40,6 @@ def private(ratings, tmp_path_factory):
     result = run("complete", ratings, *COLUMNS, *BIAS, *USER, "--out", out)
     assert result.exit_code == 0, result.stderr
     return out, result
-
-
-def run(*args):
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
 
 
 def error_of(*args):

@@ -4,17 +4,16 @@ import csv
 import json
 from dataclasses import replace
 
+import command_line
 import pytest
-from typer.testing import CliRunner
 
-from sfumato import cli
 from sfumato.papers import wang, wei
 from sfumato.papers.runner import Point
 from sfumato.papers.wang_noise import Scan
 
 
 def run(*args):
-    return CliRunner().invoke(cli.app, ["reproduce", *(str(arg) for arg in args)])
+    return command_line.run("reproduce", *args)
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import os
 import tempfile
 from pathlib import Path
 
+import command_line
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
-from typer.testing import CliRunner
 
 import sfumato as sf
-from sfumato import cli
 from sfumato.store import replacing
 
 COLUMNS = ["--modes", "user", "item", "--value", "rating", "--bounds", "1", "5", "--quiet"]
@@ -41,7 +40,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def complete(ratings, *args):
-    return CliRunner().invoke(cli.app, ["complete", str(ratings), *COLUMNS, *map(str, args)])
+    return command_line.run("complete", ratings, *COLUMNS, *args)
 
 
 def charges(ledger):

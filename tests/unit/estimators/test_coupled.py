@@ -6,18 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
+from made import tensor
 from model_folders import edit
 from sklearn.base import clone
 
 import sfumato as sf
 from sfumato import metrics
 from sfumato.errors import DataError, ModelFileError, NotFittedError, SettingError, UnknownLabelError
-
-
-def tensor(names, values, known=None):
-    known = np.ones(values.shape, bool) if known is None else known
-    modes = tuple(sf.Mode(name, size) for name, size in zip(names, values.shape, strict=True))
-    return sf.SparseTensor(np.stack(np.nonzero(known)), values[known], modes)
 
 
 @pytest.fixture(scope="module")

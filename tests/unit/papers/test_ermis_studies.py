@@ -5,12 +5,11 @@ import io
 import json
 from dataclasses import replace
 
+import command_line
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from sfumato import cli
 from sfumato.data.datasets import Uclaf
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.metrics import auc
@@ -51,7 +50,7 @@ def short(monkeypatch):
 
 
 def run(*args):
-    return CliRunner().invoke(cli.app, ["reproduce", "ermis", *(str(arg) for arg in args)])
+    return command_line.run("reproduce", "ermis", *args)
 
 
 # -- data -----------------------------------------------------------------------------------------

@@ -7,11 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
+from command_line import run
 from model_folders import as_of_format_1, edit, sealed
-from typer.testing import CliRunner
 
 import sfumato as sf
-from sfumato import cli
 from sfumato.errors import ModelFileError, SettingError, SignatureError
 from sfumato.store import signed_by
 
@@ -46,10 +45,6 @@ def content_of(folder):
         for path in folder.rglob("*")
         if path.is_file() and path.name != "signature.json"
     }
-
-
-def run(*args):
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
 
 
 # -- keys -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made import tensor
 from scipy import integrate, stats
 
 import sfumato as sf
@@ -14,12 +15,6 @@ from sfumato.solvers.coupled.sums import core_sums, divergence, mode_sums
 
 RANK = 3
 FLOAT = np.dtype(float)
-
-
-def tensor(names, values, known=None):
-    known = np.ones(values.shape, bool) if known is None else known
-    modes = tuple(sf.Mode(name, size) for name, size in zip(names, values.shape, strict=True))
-    return sf.SparseTensor(np.stack(np.nonzero(known)), values[known], modes)
 
 
 def problem(seed, p, absent="missing", structure="cp", positive=False):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made import tensor
 
 import sfumato as sf
 from sfumato.sites import coupled as coupled_layout
@@ -14,11 +15,6 @@ RANK = 3
 SCALES = np.array([0.7, 1.3])
 
 
-def tensor(values, kept, names):
-    modes = tuple(sf.Mode(name, size) for name, size in zip(names, values.shape, strict=True))
-    return sf.SparseTensor(np.stack(np.nonzero(kept)), values[kept], modes)
-
-
 def relations_of(p, cells, structure, shape=(7, 9, 5)):
     """A tensor and a matrix whose modes are all shared, so that it has weights too."""
     generator = np.random.default_rng(4)
@@ -28,7 +24,7 @@ def relations_of(p, cells, structure, shape=(7, 9, 5)):
     if cells == "zero":
         values[~kept], values[1], absent = np.nan, 0.0, "zero"
         kept = values != 0
-    x, y = tensor(values, kept, "abc"), tensor(matrix, matrix > 0, "ac")
+    x, y = tensor("abc", values, kept), tensor("ac", matrix, matrix > 0)
     return sf.Relations({"x": x, "y": y}, structure={"x": structure}, divergence=p, absent=absent)
 
 
@@ -93,7 +89,7 @@ def test_fits_are_the_same(solver, structure, monkeypatch):
 def test_cells_stand_where_they_belong():
     values = np.arange(1.0, 31.0).reshape(2, 5, 3)
     kept = values != 8
-    relations = sf.Relations({"x": tensor(values, kept, "abc")})
+    relations = sf.Relations({"x": tensor("abc", values, kept)})
     written = write_out(CoupledSite(relations, 1, np.dtype(float)).parts[0])
     assert written.positions == (1, 2, 0)
     expected = np.where(kept, values, 0.0).transpose(1, 2, 0).reshape(5, 6)
@@ -112,7 +108,7 @@ def test_cells_stand_where_they_belong():
 )
 def test_cells_are_written_out_where_that_is_faster(shape, part, cp, tucker):
     kept = np.random.default_rng(0).random(shape) < part
-    relations = sf.Relations({"x": tensor(np.ones(shape), kept, "abc")})
+    relations = sf.Relations({"x": tensor("abc", np.ones(shape), kept)})
     holder = CoupledSite(relations, 1, np.dtype(float)).parts[0]
     assert (holder.written(tucker=False) is not None) == cp
     assert (holder.written(tucker=True) is not None) == tucker
@@ -125,7 +121,7 @@ def test_unknown_cells_among_zeros_count_as_visits():
     values[0, 0, 0] = 1
     unknown = np.random.default_rng(0).random(values.shape) < 0.6
     values[unknown] = np.nan
-    few = sf.Relations({"x": tensor(values, values != 0, "abc")}, absent="zero")
+    few = sf.Relations({"x": tensor("abc", values, values != 0)}, absent="zero")
     assert CoupledSite(few, 1, np.dtype(float)).parts[0].written(tucker=True) is not None
-    none = sf.Relations({"x": tensor(values, values == 1, "abc")}, absent="zero")
+    none = sf.Relations({"x": tensor("abc", values, values == 1)}, absent="zero")
     assert CoupledSite(none, 1, np.dtype(float)).parts[0].written(tucker=True) is None
