@@ -356,8 +356,8 @@ def test_rho():
 
 def test_heavy_libraries_are_loaded_when_needed():
     program = (
-        "import sys; from sfumato.privacy import accounting, ledger, mechanisms, budget;"
-        "accounting.gaussian_multiplier(budget.Budget(1.0, 1e-6));"
+        "import sys; from sfumato.privacy import accounting, ledger, mechanisms, budgets;"
+        "accounting.gaussian_multiplier(budgets.Budget(1.0, 1e-6));"
         "print([m for m in ('dp_accounting', 'opendp', 'randomgen') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
