@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from command_line import run
 
+pytestmark = pytest.mark.usefixtures("few_starts")
 USERS, ITEMS, DAYS = 9, 6, 4
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5"]
 
