@@ -24,7 +24,7 @@ imports: $(INSTALLED)
 	$(BIN)/lint-imports
 
 pytest: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal  # tests of a file share what is made for all of them
 
 audit: $(INSTALLED)
 	$(BIN)/python -m benchmarks.audits

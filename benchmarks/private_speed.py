@@ -26,7 +26,7 @@ from benchmarks.timing import Action, Disturbance, Rounds, interleave, timed, wa
 from sfumato import SparseTensor
 from sfumato.errors import DataError
 from sfumato.fit.admit import with_labels_of
-from sfumato.fit.private import PrivatePlan
+from sfumato.fit.plan import PrivatePlan
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
@@ -35,8 +35,8 @@ from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import Entry
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.minibatch import MinibatchSGD
+from sfumato.solvers.private.gradient.levels import Start
 from sfumato.solvers.private.gradient.solver import PrivateSGD
-from sfumato.solvers.private.gradient.solver import Start
 from sfumato.solvers.protocol import PublicShape
 
 SHAPE = (100_000, 20_000, 365)

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato import estimators
+from sfumato.estimators import completion
 from sfumato.privacy.accounting import covers, epsilon_of
 from sfumato.privacy.ledger import Reservation
+
+pytestmark = pytest.mark.usefixtures("few_starts")
 
 
 @dataclass(frozen=True)
@@ -173,13 +175,13 @@ def test_charges_depend_on_public_numbers_alone(case, monkeypatch):
     """The plan of a fit is the one that was made without data, whatever the data are."""
     without = plan_of(case).charges
     seen = []
-    carry_out = estimators.carry_out_private
+    carry_out = completion.carry_out_private
 
     def watched(plan, *rest):
         seen.append(plan.charges)
         return carry_out(plan, *rest)
 
-    monkeypatch.setattr(estimators, "carry_out_private", watched)
+    monkeypatch.setattr(completion, "carry_out_private", watched)
     estimator(case).fit(ratings(2).with_values(np.full(200, 5.0), (1, 5)))
     assert seen == [without]
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.fit.plan import Plan, carry_out, training_rmse
+from sfumato.fit.completion import training_rmse
+from sfumato.fit.plan import Plan, carry_out
 from sfumato.models.multilinear import CPModel, Multilinear
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers import COUPLED_SOLVERS, SOLVERS
+from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.protocol import Info, PublicShape
 
 # Easy data: biases, a component, little noise.

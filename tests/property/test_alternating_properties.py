@@ -25,9 +25,9 @@ from sfumato.kernels.numba.alternating import (
 )
 from sfumato.kernels.reference.alternating import sums_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
-from sfumato.models.own_prior import OwnPrior
 from sfumato.solvers.least_squares.own_rows import row_products, solve_own
 from sfumato.solvers.private.alternating import queries as alternating_queries
 from sfumato.solvers.private.alternating.queries import (
@@ -39,7 +39,7 @@ from sfumato.solvers.private.alternating.queries import (
     own_statistics,
     scatter_statistics,
 )
-from sfumato.solvers.private.biases import Known
+from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)

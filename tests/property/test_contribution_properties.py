@@ -19,13 +19,13 @@ from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.biases import (
     CountsQuery,
-    Known,
     SumsQuery,
     constant_statistics,
     count_statistics,
     sum_statistics,
 )
 from sfumato.solvers.private.contributions import arrange
+from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)

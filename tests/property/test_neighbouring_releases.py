@@ -11,10 +11,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command_line import run
 
-from sfumato import cli
-
+pytestmark = pytest.mark.usefixtures("few_starts")
 USERS, ITEMS, DAYS = 9, 6, 4
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5"]
 
@@ -117,7 +116,7 @@ def released(folder, rows, unit, public, flags, *, refused=False):
     model = [] if "--tune-rank" in flags else ["--rank", "2"]
     command = ["complete", table, *COLUMNS, *model, "--epsilon", "2", "--unit", unit, *words, *flags]
     out = folder / "model"
-    result = CliRunner().invoke(cli.app, [*map(str, command), "--quiet", "--out", str(out)])
+    result = run(*command, "--quiet", "--out", out)
     if refused and result.exit_code in (1, 2):
         assert not out.exists()
         return {"refused": result.stderr.replace(str(folder), "").encode()}

@@ -19,8 +19,9 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.fit.power import Running
 from sfumato.kernels.reference.power import reference_power
-from sfumato.privacy.accounting import advanced, gaussian_delta
+from sfumato.privacy.accounting import advanced
 from sfumato.privacy.budgets import Budget
+from sfumato.privacy.curves import gaussian_delta
 from sfumato.privacy.units import TensorEntry
 from sfumato.solvers.power.iteration import Query
 from sfumato.solvers.power.moments import DocumentMoment, SampleMoment, SumInDoubles

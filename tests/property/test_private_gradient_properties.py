@@ -23,7 +23,7 @@ from sfumato.kernels.reference.private_steps import (
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.gradient.solver import entry_levels, unit_levels
+from sfumato.solvers.private.gradient.levels import entry_levels, unit_levels
 from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=15, deadline=None, database=None, derandomize=True)

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from sfumato.auditing.bounds import Counts, epsilon_bound, gaussian_bound
-from sfumato.privacy.accounting import gaussian_epsilon
+from sfumato.privacy.curves import gaussian_epsilon
 
 AUDITS, ERROR = 2000, 0.05
 MOST_WRONG = ERROR + 4 * sqrt(ERROR * (1 - ERROR) / AUDITS)

@@ -28,8 +28,8 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Draw
 from sfumato.privacy.units import Entry, Unit
 from sfumato.sites.memory import Site
+from sfumato.solvers.private.gradient.levels import Start
 from sfumato.solvers.private.gradient.solver import PrivateSGD
-from sfumato.solvers.private.gradient.solver import Start
 from sfumato.solvers.protocol import PublicShape
 
 ALARM = 1e-6

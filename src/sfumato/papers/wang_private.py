@@ -30,7 +30,7 @@ from sfumato.papers.picture import (
 )
 from sfumato.papers.recovery import RECOVERED, Runs, bands, component_points, gathered
 from sfumato.papers.runner import Done, Headings, Job, Point
-from sfumato.papers.scaling import Slope, bootstrapped, crossing
+from sfumato.papers.slopes import Slope, bootstrapped, crossing
 from sfumato.papers.wang_data import (
     FIRST_SEED,
     NOISE_SEEDS,

@@ -29,7 +29,7 @@ from sfumato.papers.picture import (
 )
 from sfumato.papers.recovery import Runs, bands, component_points, gathered
 from sfumato.papers.runner import Done, Headings, Job, Point
-from sfumato.papers.scaling import Slope, bootstrapped, crossing, slope_of
+from sfumato.papers.slopes import Slope, bootstrapped, crossing, slope_of
 from sfumato.papers.wang_data import FIRST_SEED, NOISE_SEEDS, Stream, orthonormal
 from sfumato.types import Array
 

@@ -27,8 +27,8 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.solvers.as_printed.wei import PaperGradient
-from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.gradient.sequential import SequentialSGD
+from sfumato.solvers.private.passes import PrivatePasses
 
 # Twelve values near the middle, and one that is alone in its row and its column.
 CELLS = np.concatenate([np.indices((4, 3)).reshape(2, -1), [[4], [3]]], axis=1)

@@ -18,8 +18,8 @@ from sfumato.auditing.verdict import Promise
 from sfumato.auditing.views import View
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.gradient.sequential import SequentialSGD
+from sfumato.solvers.private.constant import PrivateConstant
 
 UNITS = [sf.Value(), sf.UnitValues("user", 4), sf.Entry(), sf.Unit("user"), sf.Unit("user", 5)]
 each_unit = pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from sfumato.auditing.neighbours import built
 from sfumato.auditing.views import View, observed
 from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError
-from sfumato.store.manifest import MANIFEST, with_manifest
+from sfumato.store.manifest import with_manifest
+from sfumato.store.names import MANIFEST
 
 SHAPE = (Mode("user", 7), Mode("item", 6), Mode("week", 4))
 CELL = np.array([[6], [5], [3]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.fit.methods import choose, make_plan
+from sfumato.fit.choose import choose, make_plan
 from sfumato.models.multilinear import CPModel
 from sfumato.solvers.protocol import PublicShape
 

@@ -9,12 +9,12 @@ import pytest
 
 import sfumato as sf
 from sfumato.fit.admit import admit
-from sfumato.fit.methods import open_ledger
+from sfumato.fit.choose import open_ledger
+from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian
-from sfumato.models.own_prior import OwnPrior
 from sfumato.solvers.protocol import DivergedError, Info
 
 

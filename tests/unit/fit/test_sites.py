@@ -5,17 +5,17 @@ import pytest
 
 import sfumato as sf
 from sfumato.errors import DataError
-from sfumato.fit.plan import Plan, carry_out
-from sfumato.fit.private import PrivatePlan, carry_out_private
+from sfumato.fit.completion import carry_out_private
+from sfumato.fit.plan import Plan, PrivatePlan, carry_out
 from sfumato.fit.search import SearchPlan, carry_out_search
 from sfumato.models.multilinear import CPModel
+from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import CoupledShape
-from sfumato.models.own_prior import OwnPrior
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.protocol import PublicShape

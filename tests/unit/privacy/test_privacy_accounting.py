@@ -21,14 +21,12 @@ from sfumato.privacy.accounting import (
     covers,
     delta_of,
     epsilon_of,
-    gaussian_delta,
-    gaussian_epsilon,
     gaussian_multiplier,
     rho_of,
     rounds_of_noise,
 )
 from sfumato.privacy.budgets import ZCDP, Budget
-from sfumato.privacy.curves import LossCurve, RenyiCurve
+from sfumato.privacy.curves import LossCurve, RenyiCurve, gaussian_delta, gaussian_epsilon
 from sfumato.privacy.events import (
     ApproximateEvent,
     Composed,
@@ -356,8 +354,8 @@ def test_rho():
 
 def test_heavy_libraries_are_loaded_when_needed():
     program = (
-        "import sys; from sfumato.privacy import accounting, ledger, mechanisms, budget;"
-        "accounting.gaussian_multiplier(budget.Budget(1.0, 1e-6));"
+        "import sys; from sfumato.privacy import accounting, ledger, mechanisms, budgets;"
+        "accounting.gaussian_multiplier(budgets.Budget(1.0, 1e-6));"
         "print([m for m in ('dp_accounting', 'opendp', 'randomgen') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,0 +1,20 @@
+"""What holds for all tests, and what tests of several folders ask for by name."""
+
+import os
+
+import pytest
+
+# Each process of tests has one core. With more threads than cores, products of small matrices take ten
+# times as long. NumPy is not loaded yet: it looks here once, and so do the programs that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def few_starts(monkeypatch):
+    """Input perturbation as of large models, with two starts: for tests that ask nothing of the model.
+
+    Small models are started eight times, and take as long as all else in such a test.
+    """
+    from sfumato.solvers.private.input import solver
+
+    monkeypatch.setattr(solver, "_SMALL_MODEL", 0)

@@ -1,0 +1,53 @@
+"""The floor plan, as far as import-linter does not hold it: names of modules, and their lengths."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import sfumato as sf
+
+PACKAGE = Path(sf.__file__).parent
+MODULES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+LONGEST = 500  # lines
+
+SAME_NAME = {
+    "audit.py": "auditing a fit, and the command that does it",
+    "components.py": "models of the power method, and folders that they are kept in",
+    "coupled.py": "coupled models, where their data are held, their folders, and what people call",
+    "passes.py": "passes over the entries, open and private",
+    "plan.py": "plans, and the command that shows one",
+    "power.py": "the power method as it is carried out and as people call it",
+    "search.py": "searches as they are carried out and as people call them",
+    "solver.py": "the solver in a folder of one family",
+    "wei.py": "paper W's algorithms as printed, and its studies",
+}
+
+LONG = {
+    "data/samples.py": "one reader of streams for each kind of source, with what they share",
+    "data/synthetic.py": "one maker of invented data after the other",
+    "estimators/completion.py": "all estimators of one tensor; to be split",
+    "estimators/power.py": "one estimator of three kinds of data; to be split",
+    "kernels/numba/private_steps.py": "kernels stay whole",
+    "report.py": "all that is printed and drawn; to be split",
+    "solvers/coupled/langevin.py": "one solver with the losses that it knows",
+    "solvers/least_squares/als.py": "one solver; to be split",
+    "solvers/private/alternating/solver.py": "one solver; to be split",
+    "solvers/private/biases.py": "two solvers; to be split",
+    "solvers/private/gradient/solver.py": "one solver; to be split",
+    "solvers/private/output.py": "one solver with its kernels; to be split",
+}
+
+
+def test_modules_of_one_name_have_one_subject():
+    """Kernels are called after what they are for, twins after kernels; others have to be listed."""
+    places = defaultdict(list)
+    for module in MODULES:
+        if module.parts[0] != "kernels":
+            places[module.name].append(str(module))
+    several = {name: found for name, found in places.items() if len(found) > 1}
+    assert several.keys() == SAME_NAME.keys(), several
+
+
+def test_long_modules_have_a_reason():
+    lines = {str(module): len((PACKAGE / module).read_text().splitlines()) for module in MODULES}
+    long = {module: count for module, count in lines.items() if count > LONGEST}
+    assert long.keys() == LONG.keys(), long
