@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfumato.cli.common import columns_of, require_columns
+from sfumato.solvers.registry import names
 
 if TYPE_CHECKING:
     from sfumato.data.tensor import SparseTensor
@@ -169,14 +170,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes."
 # -- privacy --------------------------------------------------------------------------------------
 
 
-class MethodName(StrEnum):
-    auto = "auto"
-    alternating = "alternating"
-    input = "input"
-    gradient = "gradient"
-    output = "output"
-    bias = "bias"
-    constant = "constant"
+# From the list of methods, so that a new one needs no line here.
+_METHODS = {name: name for name in ("auto", *names("private"))}
+MethodName: type[StrEnum] = StrEnum("MethodName", _METHODS)  # type: ignore[misc]
+AUTO = MethodName("auto")
 
 
 class Analysis(StrEnum):

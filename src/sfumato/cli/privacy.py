@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sfumato.cli import options
-from sfumato.cli.options import Analysis, MethodName
+from sfumato.cli.options import AUTO, Analysis
 from sfumato.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Promise:
     delta: options.Delta = None
     unit: options.UnitName = None
     max_entries: options.MaxEntries = None
-    method: options.Method = MethodName.auto
+    method: options.Method = AUTO
     analysis: options.AnalysisName = Analysis.proven
     noise: options.NoiseLaw = "auto"
     local: options.Local = "auto"
@@ -113,7 +113,7 @@ class Promise:
             "--force": release.force or None,
         }
         named = [flag for flag, value in given.items() if value is not None]
-        if named or self.method != MethodName.auto or self.analysis != Analysis.proven:
+        if named or self.method != AUTO or self.analysis != Analysis.proven:
             raise SettingError(f"{', '.join(named) or 'a private method'} needs --epsilon")
 
     def _labels(self) -> dict[Any, list[str] | bool]:

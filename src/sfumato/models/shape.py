@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, Literal
-
-import numpy as np
 
 from sfumato.checks import MOST_SIZE, check_kind, check_number
 from sfumato.data.tensor import Mode
@@ -32,27 +31,25 @@ class Shape:
     fit_mean: bool = True
     fit_biases: bool = True
 
+    # What follows from these, settled once.
+    sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    order: int = field(init=False, repr=False, compare=False)
+    core_size: int = field(init=False, repr=False, compare=False)  # entries that a fit may change
+
+    def __post_init__(self) -> None:
+        for settled, value in {
+            "sizes": tuple(mode.size for mode in self.modes),
+            "names": tuple(mode.name for mode in self.modes),
+            "order": len(self.modes),
+            "core_size": prod(self.ranks) if self.kind == "tucker" else 0,
+        }.items():
+            object.__setattr__(self, settled, value)
+
     @classmethod
     def of(cls, modes: Sequence[Mode], ranks: Sequence[int], kind: Kind, **rest: Any) -> Shape:
         """The same without labels."""
         return cls(tuple(mode.unlabelled for mode in modes), tuple(map(int, ranks)), kind, **rest)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(mode.size for mode in self.modes)
-
-    @property
-    def order(self) -> int:
-        return len(self.modes)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(mode.name for mode in self.modes)
-
-    @property
-    def core_size(self) -> int:
-        """Core entries that a fit may change."""
-        return int(np.prod(self.ranks)) if self.kind == "tucker" else 0
 
     def zeros(self) -> Multilinear:
         """The model with all parameters zero."""

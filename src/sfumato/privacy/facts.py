@@ -6,9 +6,8 @@ The caller says what everyone knows (:class:`~sfumato.privacy.units.Public`) and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
@@ -21,6 +20,11 @@ _USUAL_ENTRIES = 100  # of an average level, where the number of entries is not 
 _USUAL_SPREAD = 0.25  # of the bounds' width, where the spread of the values is not public
 _CALM = 0.02  # thinness at which settings are half-way between those for little and for much noise
 _WHOLE_UNITS = 3  # times as thin: units of many entries are clipped harder
+
+
+def _settled() -> Any:
+    """A field that follows from the others."""
+    return field(init=False, repr=False, compare=False)
 
 
 @record
@@ -44,77 +48,50 @@ class Facts:
     public_spread: float | None = None
     local: int | None = None
 
+    # What follows from these, settled once.
+    modes: tuple[Mode, ...] = _settled()
+    sizes: tuple[int, ...] = _settled()
+    unit_mode: int | None = _settled()  # whose levels are the units; None where entries or values are
+    whole_units: bool = _settled()  # whether all entries of a level come and go together
+    own: int | None = _settled()  # whose rows their owners solve in every round
+    expected_entries: float = _settled()  # how many there are, or a guess where that is not public
+    expected_units: float = _settled()  # the same of units
+    width: float = _settled()  # of the bounds
+    half: float = _settled()
+    middle: float = _settled()
+    spread: float = _settled()  # how far values lie from their mean, or a guess
+    scatter: float = _settled()  # variance of what biases are taken to leave of the values
+
+    scatter_share: ClassVar[float] = 0.75  # of the values' variance
+
     def __post_init__(self) -> None:
         check_range(*self.bounds)
-        own = self.unit_mode  # an error where there is no such mode
-        if self.local is not None and own not in (None, self.local):
+        (low, high), sizes, name = self.bounds, self.shape.sizes, self.unit.mode
+        unit_mode = None if name is None else find_mode(self.shape.modes, name)
+        if self.local is not None and unit_mode not in (None, self.local):
             raise SettingError(
-                f"rows of {self.modes[self.local].name!r} cannot stay with their owners: what is "
+                f"rows of {self.shape.modes[self.local].name!r} cannot stay with their owners: what is "
                 f"protected is {self.unit}"
             )
-
-    # -- the tensor -----------------------------------------------------------------------------
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        return self.shape.modes
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.shape.sizes
-
-    @property
-    def expected_entries(self) -> float:
-        """How many entries there are, or a guess where that is not public."""
-        return self.entries or _USUAL_ENTRIES * sum(self.sizes) / len(self.sizes)
-
-    # -- the unit -------------------------------------------------------------------------------
-
-    @cached_property
-    def unit_mode(self) -> int | None:
-        """The mode whose levels are the units; None where entries or values are."""
-        return None if self.unit.mode is None else find_mode(self.modes, self.unit.mode)
-
-    @property
-    def whole_units(self) -> bool:
-        """Whether all entries of a level come and go together."""
-        return isinstance(self.unit, Unit)
-
-    @property
-    def own(self) -> int | None:
-        """The mode whose rows are solved by their owners in every round: where they are the units."""
-        return self.local if self.whole_units else None
-
-    @property
-    def expected_units(self) -> float:
-        """How many units there are, or a guess where that is not public."""
-        return self.expected_entries if self.unit_mode is None else self.sizes[self.unit_mode]
-
-    # -- the values -----------------------------------------------------------------------------
-
-    @property
-    def width(self) -> float:
-        return self.bounds[1] - self.bounds[0]
-
-    @property
-    def half(self) -> float:
-        return self.width / 2
-
-    @property
-    def middle(self) -> float:
-        return (self.bounds[1] + self.bounds[0]) / 2
-
-    @property
-    def spread(self) -> float:
-        """How far values lie from their mean, or a guess where that is not public."""
-        return self.half / 2 if self.public_spread is None else min(self.public_spread, self.width)
-
-    scatter_share: ClassVar[float] = 0.75  # of the values' variance that biases are taken to leave
-
-    @property
-    def scatter(self) -> float:
-        """Variance of what biases are taken to leave of the values."""
-        return self.scatter_share * self.spread**2
+        whole_units, width = isinstance(self.unit, Unit), high - low
+        entries = self.entries or _USUAL_ENTRIES * sum(sizes) / len(sizes)
+        usual = width * _USUAL_SPREAD
+        spread = usual if self.public_spread is None else min(self.public_spread, width)
+        for settled, value in {
+            "modes": self.shape.modes,
+            "sizes": sizes,
+            "unit_mode": unit_mode,
+            "whole_units": whole_units,
+            "own": self.local if whole_units else None,
+            "expected_entries": entries,
+            "expected_units": entries if unit_mode is None else sizes[unit_mode],
+            "width": width,
+            "half": width / 2,
+            "middle": (low + high) / 2,
+            "spread": spread,
+            "scatter": self.scatter_share * spread**2,
+        }.items():
+            object.__setattr__(self, settled, value)
 
     # -- noise beside data ----------------------------------------------------------------------
 
