@@ -83,7 +83,7 @@ def _private_fits(
     """Errors of the private constant, biases and CP model at each budget, and the model to keep."""
     names = ("private constant", "private biases", f"sfumato, rank {rank}")
     errors: dict[str, list[float]] = {name: [] for name in names}
-    kept = None
+    models: dict[float, CP] = {}
     public = Public(train.n_entries, labels=True, units=train.shape[train.mode_index("user")])
     for epsilon in epsilons:
         privacy = Privacy(epsilon, 1e-6, unit="entry", local="user", public=public)
@@ -96,10 +96,8 @@ def _private_fits(
         for name, rival in zip(names, rivals, strict=True):
             progress.begin(f"{name}, epsilon {epsilon:g}")
             errors[name].append(rival.fit(train).rmse(test))
-        if epsilon == _closest(epsilons):
-            kept = model
-    assert kept is not None
-    return [Curve(name, tuple(errors[name])) for name in names], kept
+        models[epsilon] = model
+    return [Curve(name, tuple(errors[name])) for name in names], models[_closest(epsilons)]
 
 
 def _closest(epsilons: Sequence[float]) -> float:

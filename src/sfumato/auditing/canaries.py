@@ -25,6 +25,7 @@ from math import prod
 
 import numpy as np
 
+from sfumato.auditing.neighbours import bounds_of
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.privacy.units import Entry, PrivacyUnit, Unit, UnitValues
@@ -72,8 +73,7 @@ class Canaries:
     @property
     def signs(self) -> Array:
         """Which way a canary's entries pull the values at their cells where its coin shows heads."""
-        assert self.tensor.bounds is not None
-        other = sum(self.tensor.bounds) / 2 if self.tails is None else self.tails
+        other = sum(bounds_of(self.tensor)) / 2 if self.tails is None else self.tails
         return np.sign(self.heads - other)
 
     @cached_property
@@ -124,8 +124,7 @@ def _new_entries(
 ) -> Canaries:
     candidates = _empty_cells(tensor, number, generator)
     chosen = _spread_out(tensor, candidates, number, generator, "cells that are not observed")
-    assert tensor.bounds is not None
-    low, high = tensor.bounds
+    low, high = bounds_of(tensor)
     middle = float(tensor.values.mean())
     return Canaries(
         unit,
@@ -238,7 +237,7 @@ def _level_values(
     owner_of[levels] = np.arange(number)
     owners = owner_of[tensor.coordinates[tensor.mode_index(unit.mode)][candidates]]
     chosen, owner = candidates[owners >= 0], owners[owners >= 0]
-    heads, tails = _patterns(owner, tensor.bounds, generator)
+    heads, tails = _patterns(owner, bounds_of(tensor), generator)
     cells = tensor.coordinates[:, chosen]
     return Canaries(unit, tensor, _all_but(tensor, chosen), number, owner, cells, heads, tails)
 
@@ -257,7 +256,7 @@ def _new_levels(
     for canary in range(number):
         drawn = generator.choice(prod(sizes), each, replace=False)
         cells[others, canary * each : (canary + 1) * each] = np.stack(np.unravel_index(drawn, sizes))
-    heads, _ = _patterns(owner, tensor.bounds, generator)
+    heads, _ = _patterns(owner, bounds_of(tensor), generator)
     modes = list(tensor.modes)
     modes[mode] = _with_levels(tensor.modes[mode], number)
     wider = SparseTensor(tensor.coordinates, tensor.values, tuple(modes), tensor.bounds)
@@ -265,13 +264,12 @@ def _new_levels(
 
 
 def _patterns(
-    owner: Array, bounds: tuple[float, float] | None, generator: np.random.Generator
+    owner: Array, bounds: tuple[float, float], generator: np.random.Generator
 ) -> tuple[Array, Array]:
     """Values at the bounds, half of each canary's at either, and the opposite ones.
 
     Many methods let a level take its own mean off first: what all its values share would not show.
     """
-    assert bounds is not None
     shuffled = generator.permutation(owner.size)
     up = np.empty(owner.size, np.bool_)
     up[shuffled] = _occurrence(owner[shuffled]) % 2 == 0

@@ -71,7 +71,7 @@ def neighbours(tensor: SparseTensor, unit: PrivacyUnit, canary: str) -> Neighbou
 
 def _apart(tensor: SparseTensor, unit: PrivacyUnit, canary: str, cells: Array) -> Neighbours:
     """The data set with the canary's cells at one bound, and at the other or not there at all."""
-    low, high = _bounds(tensor)
+    low, high = bounds_of(tensor)
     rest = _without(tensor, unit, cells)
     if not unit.hides_presence:
         return Neighbours(canary, _with(rest, cells, low), _with(rest, cells, high), cells)
@@ -98,8 +98,10 @@ def _with(rest: SparseTensor, cells: Array, value: float) -> SparseTensor:
     return SparseTensor(coordinates, values, rest.modes, rest.bounds)
 
 
-def _bounds(tensor: SparseTensor) -> tuple[float, float]:
-    assert tensor.bounds is not None
+def bounds_of(tensor: SparseTensor) -> tuple[float, float]:
+    """Public bounds, which an audit cannot do without."""
+    if tensor.bounds is None:
+        raise SettingError("an audit needs public bounds of the values: read(..., bounds=(1, 5))")
     return tensor.bounds
 
 

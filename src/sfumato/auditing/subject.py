@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from sfumato.auditing.neighbours import built
+from sfumato.auditing.neighbours import bounds_of, built
 from sfumato.auditing.trials import privacy_of
 from sfumato.auditing.verdict import Promise
 from sfumato.checks import check_count, check_flag, check_seed, check_share, given, wrong
@@ -122,8 +122,7 @@ def made_ready(
         data = built(data, bounds)
         known = with_labels_of(data.modes, privacy.public)
         privacy = replace(privacy, public=replace(known, entries=known.entries or data.n_entries))
-    elif data.bounds is None:
-        raise SettingError("an audit needs public bounds of the values: read(..., bounds=(1, 5))")
+    bounds_of(data)
     protected = Protected.by(privacy, data.modes)
     return privacy, admitted(data, protected, estimator.duplicates, Entropy(0))
 

@@ -94,7 +94,7 @@ def _baselines(
     fitted: TensorEstimator, privacy: Privacy, progress: FitProgress
 ) -> dict[str, TensorEstimator]:
     """The private constant and private biases within the fit's budget, unless it is the same itself."""
-    assert fitted.guarantee_ is not None
+    method = "" if fitted.guarantee_ is None else fitted.guarantee_.method
     local = None if fitted.local_ is None else fitted.modes_[fitted.local_].name
     alone = replace(
         privacy, method="auto", noise="auto", analysis="proven", local=local, ledger=None, limit=None
@@ -109,7 +109,7 @@ def _baselines(
         PrivateConstant.name: Biases(sweeps=0, **shared),
         PrivateBiases.name: Biases(**shared),
     }
-    return {name: each for name, each in made.items() if name != fitted.guarantee_.method}
+    return {name: each for name, each in made.items() if name != method}
 
 
 def _measured(

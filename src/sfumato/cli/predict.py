@@ -91,9 +91,8 @@ class OfTables:
         bounds = [] if self.interval is None else ["low", "high"]
         return [first, *bounds, *(["reliance"] if self.reliance else [])]
 
-    def predict(self, estimator: Coupled, table: Any) -> list[Any]:
-        assert self.relation is not None
-        found = estimator.predict(self.relation, table, reliance=self.reliance, interval=self.interval)
+    def predict(self, estimator: Coupled, relation: str, table: Any) -> list[Any]:
+        found = estimator.predict(relation, table, reliance=self.reliance, interval=self.interval)
         return list(found) if isinstance(found, tuple) else [found]
 
 
@@ -152,7 +151,7 @@ def predict(
             raise SettingError(f"{file} has a column {name!r} already: {how}")
     cells = with_dates(table, estimator.modes_, date_format)
     if isinstance(estimator, Coupled):
-        found = of_tables.predict(estimator, cells)
+        found = of_tables.predict(estimator, of_tables.relation or "", cells)
     else:
         found = [own_entries.predict(estimator, cells, unseen, date_format)]
     added = dict(zip(names, found, strict=True))

@@ -399,12 +399,11 @@ def _exponents(order: int, zipf: Zipf) -> list[float]:
 
 
 def _n_entries(shape: Sequence[int], entries: int | None, missing: float | None) -> int:
-    if (entries is None) == (missing is None):
-        raise SettingError("give either entries (a number) or missing (a share of the cells)")
-    if entries is not None:
+    if entries is not None and missing is None:
         return entries
+    if entries is not None or missing is None:
+        raise SettingError("give either entries (a number) or missing (a share of the cells)")
     check_share(True, missing=missing)
-    assert missing is not None
     return round((1 - missing) * prod(shape))
 
 

@@ -156,7 +156,7 @@ class PrivateSearch(Parametrised):
         promised = guarantee_of(plan, found.best, ledger, seeded=not entropy.exact)
         best.adopt(found.fit, tensor, promised, facts.local)
         best.fit_seconds_ = time.perf_counter() - begin
-        self.best_estimator_, self.best_index_ = best, found.best
+        self.best_estimator_, self.best_index_, self._promised = best, found.best, promised
         return self
 
     def _copy(self, candidate: TensorEstimator) -> TensorEstimator:
@@ -177,9 +177,8 @@ class PrivateSearch(Parametrised):
 
     @property
     def guarantee_(self) -> Guarantee:
-        guarantee = self._best().guarantee_
-        assert guarantee is not None
-        return guarantee
+        self._best()
+        return self._promised
 
     @property
     def rank_(self) -> int | tuple[int, ...]:

@@ -196,7 +196,7 @@ class Decomposition:
         """An answer with its noise, divided by the public number of samples."""
         if self.printed:
             bound = printed_sensitivity(query.directions, query.kind, self.settings.order)
-            bound = bound * getattr(self.unit, "change", 1.0)
+            bound = bound * (self.unit.change if isinstance(self.unit, TensorEntry) else 1.0)
             noisy = release(Clipped(values / bound, inf, sqrt(self.settings.restarts)))
             return Noisy(noisy.values * bound, noisy.deviation * float(bound.max()))
         noisy = release(Clipped(values, inf, self.sensitivity(query)))
@@ -347,7 +347,8 @@ class Online:
                     break
 
     def _add(self, batch: Batch) -> None:
-        assert self._samples is not None
+        if self._samples is None:
+            raise DataError("how many samples answer a question was not said: give blocks of them")
         start = 0
         while start < batch.shape[0] and not self.done:
             stop = min(batch.shape[0], start + self._samples - self._running.samples)

@@ -104,7 +104,6 @@ class Privacy:
 
     @property
     def budget(self) -> Budget | ZCDP:
-        if self.epsilon is not None:
-            return Budget(float(self.epsilon), float(self.delta))
-        assert self.rho is not None
-        return ZCDP(float(self.rho))
+        if self.rho is not None:
+            return ZCDP(float(self.rho))
+        return Budget(float(self.epsilon or 0.0), float(self.delta))

@@ -374,7 +374,8 @@ def _autos(found: dict[tuple[Any, ...], Done]) -> Iterable[Done]:
             continue
         problem, points = make_problem(done.job), []
         for point in done.points:
-            assert point.at is not None
+            if point.at is None:  # not a point of a curve
+                continue
             same = found[model, data, repetition, stands_for(problem, point.at)]
             points.append(next(p for p in same.points if p.at == point.at))
         yield Done(replace(done.job, series=AUTO), tuple(points), 0.0)

@@ -168,17 +168,14 @@ class Account:
     # -- as lines of a file -------------------------------------------------------------------
 
     def header(self) -> dict[str, Any]:
+        """The first line, when the first fit has fixed a filter."""
         kept = self.filter
-        assert kept is not None
+        about = {} if kept is None else {"kind": kept.kind, "total": _finite_or_none(kept.total)}
         return {
             "sfumato_ledger": self.format,
             "unit": self.unit,
             "limit": _limit_to_json(self.limit),
-            "filter": {
-                "kind": kept.kind,
-                "total": _finite_or_none(kept.total),
-                "slack": kept.slack,
-            },
+            "filter": about if kept is None else {**about, "slack": kept.slack},
         }
 
     @classmethod

@@ -75,10 +75,8 @@ def counted(event: Event) -> Parts:
 def curve_of(parts: Parts, delta: float = 1.0) -> Curve:
     """The tightest curve that these parts have, down to a delta above zero."""
     merged = _merged(parts)
-    kinds = {type(part) for part in merged}
-    if kinds == {GaussianEvent}:
-        (single,) = merged
-        assert isinstance(single, GaussianEvent)
+    single = next(iter(merged), None)
+    if len(merged) == 1 and isinstance(single, GaussianEvent):
         return GaussianCurve(single.noise_multiplier)
     times = sum(merged.values())
     too_small = delta < 10 * _ROUNDING * times

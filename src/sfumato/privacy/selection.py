@@ -66,9 +66,8 @@ def select_best(draw: Draw, run: Callable[[int, Reservation], tuple[_T, float]])
     made and its score; both have to be functions of what was drawn.
     """
     mechanism, entropy = draw.mechanism, draw.source()
-    assert isinstance(mechanism, SelectBest)
     generator = entropy.generator()
-    best: tuple[float, int, _T] | None = None
+    found: list[tuple[float, int, _T]] = []
     for _ in range(repetitions(mechanism.rate, generator)):
         number = int(generator.integers(len(mechanism.runs)))
         charges = mechanism.runs[number]
@@ -76,11 +75,11 @@ def select_best(draw: Draw, run: Callable[[int, Reservation], tuple[_T, float]])
         reservation = Reservation((*charges.fit, charges.score), entropy, lambda _charge: None)
         made, score = run(number, reservation)
         reservation.close()
-        # Among equals the first: as runs are alike, that is as good as a random one of them.
-        if best is None or score < best[0]:
-            best = score, number, made
-    assert best is not None
-    return best[1], best[2]
+        # Only the best is kept. Among equals the first: as runs are alike, that is as good as a random
+        # one of them.
+        found = [min([*found, (score, number, made)], key=lambda each: each[0])]
+    ((_, number, made),) = found
+    return number, made
 
 
 def repetitions(rate: int, generator: np.random.Generator) -> int:

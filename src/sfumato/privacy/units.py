@@ -315,10 +315,9 @@ class Public:
         return not isinstance(self.labels_of(mode), bool)
 
     def listed(self, mode: str) -> Sequence[Any]:
-        """The labels listed for a mode that has such a list."""
+        """The labels listed for a mode; none where they are not listed."""
         labels = self.labels_of(mode)
-        assert not isinstance(labels, bool)
-        return labels
+        return () if isinstance(labels, bool) else labels
 
 
 def _is_list(labels: Any) -> bool:

@@ -70,8 +70,7 @@ def write_out(holder: RelationSite) -> WrittenOut:
     if holder.cells == values.size:
         return WrittenOut(positions, values.reshape(as_matrix), None)
     known = np.full(shape, holder.closed)
-    listed = holder.unknown if holder.closed else holder.entries
-    assert listed is not None
+    listed = (holder.unknown or holder.entries) if holder.closed else holder.entries
     known[tuple(listed.tensor.coordinates[list(positions)])] = not holder.closed
     return WrittenOut(positions, values.reshape(as_matrix), known.reshape(as_matrix))
 
@@ -101,12 +100,12 @@ def _site(relation: Relation, threads: int, dtype: np.dtype) -> RelationSite:
         tensor = tensor.astype(dtype)
     cut = closed and unknown.shape[1] > 0
     missing = SparseTensor(unknown, np.zeros(unknown.shape[1], dtype), tensor.modes) if cut else None
-    sites = [
-        None if each is None else Site(_with_weights(each) if relation.weighted else each, threads)
-        for each in (tensor, missing)
-    ]
-    assert sites[0] is not None
-    return RelationSite(relation.name, sites[0], sites[1], closed, relation.divergence, relation.cells)
+
+    def site(of: SparseTensor) -> Site:
+        return Site(_with_weights(of) if relation.weighted else of, threads)
+
+    entries, lacking = site(tensor), None if missing is None else site(missing)
+    return RelationSite(relation.name, entries, lacking, closed, relation.divergence, relation.cells)
 
 
 def _written_out(relation: Relation) -> SparseTensor:

@@ -134,8 +134,7 @@ def _contents(folder: _PathLike) -> Contents:
 
 
 def _message(contents: Contents) -> bytes:
-    assert contents.manifest is not None
-    return _PREFIX + contents.manifest
+    return _PREFIX + (contents.manifest or b"")
 
 
 def _read_signature(folder: Path) -> _Signature | None:

@@ -46,7 +46,7 @@ def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
         high = min(low + _ROWS, size)
         sums = normal_equations(solved, noise, entries, mode, low, high, site.threads)
         if prior.turn is not None:  # as if there were entries with this Gram matrix
-            sums.gram[:, :rank, :rank] += prior.scatter * _precision(prior)
+            sums.gram[:, :rank, :rank] += prior.scatter * _precision(prior.turn, prior.precisions)
         here = slice(solved.offsets[mode] + low, solved.offsets[mode] + high)
         rows, biases = solved.rows[here], solved.biases[here]
         solve_rows(sums, ridge, rank, rows, biases, none, none.ravel(), site.threads)
@@ -65,11 +65,10 @@ def row_products(rows: Array, matrix: Array) -> Array:
     return product
 
 
-def _precision(prior: OwnPrior) -> Array:
+def _precision(turn: Array, precisions: Array) -> Array:
     """Precision matrix of rows T b: that of b between the inverses of T."""
-    assert prior.turn is not None
-    inverse = np.linalg.inv(prior.turn)
-    matrix: Array = (inverse.T * prior.precisions) @ inverse
+    inverse = np.linalg.inv(turn)
+    matrix: Array = (inverse.T * precisions) @ inverse
     return matrix
 
 

@@ -72,8 +72,14 @@ class SampleMoment:
         rows = shortened(batch, self.norm)
         if basis is None:
             return rows
-        assert self.whitened_norm is not None
-        return shortened(rows @ basis, self.whitened_norm)
+        return shortened(rows @ basis, self._norm(basis))
+
+    def _norm(self, basis: Array | None) -> float:
+        """What samples, or whitened ones, are shortened to."""
+        norm = self.norm if basis is None else self.whitened_norm
+        if norm is None:
+            raise SettingError("samples of unknown length can move a sum by any amount: give a norm")
+        return norm
 
     def counted(self, prepared: Batch) -> int:
         return int(prepared.shape[0])
@@ -89,8 +95,7 @@ class SampleMoment:
     def sensitivity(self, query: Query) -> float:
         """Of the powers of a sample's cosines with all directions: the root of the largest eigenvalue of
         the directions' Gram matrix, raised cell by cell; one for one direction."""
-        norm = self.norm if query.basis is None else self.whitened_norm
-        assert norm is not None
+        norm = self._norm(query.basis)
         if query.kind == "second moment":  # its directions are orthonormal
             return norm**2
         power = self.order if query.kind == "weights" else self.order - 1
@@ -102,9 +107,7 @@ class SampleMoment:
         size, columns = query.directions.shape
         factors = float(size + 4)
         if query.basis is not None:
-            assert self.norm is not None
-            assert self.whitened_norm is not None
-            longer = self.norm * float(np.linalg.norm(query.basis)) / self.whitened_norm
+            longer = self._norm(None) * float(np.linalg.norm(query.basis)) / self._norm(query.basis)
             factors += (len(query.basis) + 4) * max(1.0, longer)
         return MOST_ROWS + self.order * factors * sqrt(columns) + 10
 
