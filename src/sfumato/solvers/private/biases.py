@@ -368,7 +368,7 @@ def _noise_is_small(known: Known) -> bool:
     """Whether average levels of the largest mode would keep nearly all of their means."""
     mode = max(known.shared, key=lambda m: known.facts.sizes[m])
     share = 1 / (4 * len(known.shared))
-    entries = np.array([known.facts.expected_entries])
+    entries = np.array([known.facts.least_entries])
     kept = known.reliability(mode, entries, known.mechanism(share).deviation(1.0))
     return kept > 0.99
 

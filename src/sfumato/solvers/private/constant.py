@@ -96,7 +96,7 @@ def constant_share(known: Known) -> float:
     """Of the budget: what keeps the constant's noise small beside the values' spread."""
     facts = known.facts
     bound = (2 if known.pure else sqrt(2)) * facts.half
-    worth = facts.expected_units * _CONSTANT_ERROR * facts.spread
+    worth = facts.least_units * _CONSTANT_ERROR * facts.spread
     error = known.mechanism(1.0).deviation(bound) / worth
     return float(np.clip(error if known.pure else error**2, _LEAST_CONSTANT, _MOST_CONSTANT))
 

@@ -60,7 +60,7 @@ class Known:
         facts = self.facts
         if facts.modes[mode].bin is None:
             return True
-        sizes, own, entries = facts.sizes, facts.unit_mode, facts.expected_entries
+        sizes, own, entries = facts.sizes, facts.unit_mode, facts.least_entries
         # A unit's weighted counts add up to about the root of its entries, or to one where pure.
         of_unit = 1.0 if own is None or self.pure else sqrt(max(1.0, entries / sizes[own]))
         number = (entries if own is None else sizes[own] * of_unit) / sizes[mode]
