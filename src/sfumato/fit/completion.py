@@ -51,9 +51,9 @@ def check_site(shape: Shape | CoupledShape, site: Site | CoupledSite) -> None:
         )
 
 
-def _check_finite(model: Model, advice: str = "") -> None:
+def _check_finite(model: Model, what: str, advice: str = "") -> None:
     if not all(np.isfinite(part).all() for part in model.parameters):
-        raise DivergedError(f"the fit left the range of floating-point numbers{advice}")
+        raise DivergedError(f"{what} left the range of floating-point numbers{advice}")
 
 
 # -- openly ---------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class Fit(NamedTuple):
     ``posterior`` is what a Bayesian solver knows beyond the model.
     """
 
-    model: Any
+    model: Any  # of the kind that the solver makes
     history: tuple[Info, ...]
     posterior: Any = None
 
@@ -92,6 +92,7 @@ def _one_start(plan: Plan[Any], start: int, site: Site | CoupledSite, progress: 
     made = solver.finish(done.state)
     _check_finite(
         made.model,
+        "the fit",
         "; "
         + either(
             "raise the penalties, lower the step, or use float64", "use a lower rank, or --solver als"
@@ -216,12 +217,14 @@ def _released(facts: Facts) -> tuple[str, ...]:
 class PrivateFit(NamedTuple):
     """The model with local rows filled in, and what each round reported.
 
-    ``own_prior`` says how local rows were solved, and is part of the release.
+    ``own_prior`` says how local rows were solved, and is part of the release; so is a ``posterior``, where
+    a solver has one.
     """
 
     model: Multilinear
     history: tuple[Info, ...]
     own_prior: OwnPrior | None
+    posterior: Model | None = None
 
 
 def carry_out_private(
@@ -235,7 +238,8 @@ def carry_out_private(
     check_site(plan.task.facts.shape, site)
     with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
         drawn = draw_all(plan, Local(site), reservation, progress)
-    return PrivateFit(drawn.localised(site), drawn.history, drawn.made.own_prior)
+    made = drawn.made
+    return PrivateFit(drawn.localised(site), drawn.history, made.own_prior, made.posterior)
 
 
 class Drawn(NamedTuple):
@@ -271,7 +275,7 @@ def draw_all(
         rounds = Rounds(plan.task.rounds, len(plan.charges), progress)
         done = loop(solver, state, rounds, answer)
         made = solver.finish(done.state)
-        _check_finite(made.model)
+        _check_finite(made.model, "the private fit")
     except (np.linalg.LinAlgError, NotFiniteError) as error:
         raise DivergedError(f"the private fit left the range of its arithmetic: {error}") from error
     return Drawn(made, done.history)

@@ -284,4 +284,5 @@ def carry_out_search(
         raise DivergedError("the private fits left the range of floating-point numbers")
     # Own rows are solved from all entries of their owner: they are not part of the release.
     own = drawn.localised(Site(tensor, threads))
-    return Found(best, PrivateFit(own, drawn.history, drawn.made.own_prior))
+    made = drawn.made
+    return Found(best, PrivateFit(own, drawn.history, made.own_prior, made.posterior))
