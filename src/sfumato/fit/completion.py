@@ -217,8 +217,8 @@ def _released(facts: Facts) -> tuple[str, ...]:
 class PrivateFit(NamedTuple):
     """The model with local rows filled in, and what each round reported.
 
-    ``own_prior`` says how local rows were solved, and is part of the release; so is a ``posterior``, where
-    a solver has one.
+    ``own_prior`` says how local rows were solved, and is part of the release; so is a ``posterior``,
+    where a solver has one.
     """
 
     model: Multilinear

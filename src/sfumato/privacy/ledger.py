@@ -37,6 +37,7 @@ from sfumato.records import record
 __all__ = ["BudgetError", "Charge", "Draw", "Ledger", "Reservation"]
 
 _T = TypeVar("_T")
+_Append = Callable[[dict[str, Any]], None]
 
 
 @record
@@ -165,7 +166,7 @@ class Ledger:
         finally:
             self._reserved = False
 
-    def _admitted(self, events: list[Event], append: Callable[[dict[str, Any]], None]) -> list[float]:
+    def _admitted(self, events: list[Event], append: _Append | None) -> list[float]:
         """What each draw costs, if all of them stay within the limit; a new file then has its header."""
         begun = self.account.begun(events)
         costs = begun.admits(events)
@@ -173,8 +174,8 @@ class Ledger:
         if costs is None or (begun.limit is None and not begun.sum_within(self.limit, events)):
             raise BudgetError(self._refusal(events, begun))
         if begun is not self.account:
-            append(begun.header())
-            if self._file is not None:
+            if append is not None and self._file is not None:
+                append(begun.header())
                 self._file.sync_folder()
             self.account = begun
         return costs
@@ -193,15 +194,14 @@ class Ledger:
             f"{filtered}. Nothing was drawn: use a smaller epsilon, or a ledger with a larger limit"
         )
 
-    def _recorder(
-        self, planned: list[Charged], append: Callable[[dict[str, Any]], None]
-    ) -> Callable[[Charge], None]:
+    def _recorder(self, planned: list[Charged], append: _Append | None) -> Callable[[Charge], None]:
         """Records the planned charges one after the other."""
         left = iter(planned)
 
         def record(_charge: Charge) -> None:
             charged = next(left)
-            append(charged.to_json(self.account.format))
+            if append is not None:
+                append(charged.to_json(self.account.format))
             self.account = self.account.charged(charged)
 
         return record
@@ -209,10 +209,10 @@ class Ledger:
     # -- the file -----------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self) -> Iterator[Callable[[dict[str, Any]], None]]:
-        """Hands out what appends a record: on disk before it returns, or nowhere without a file."""
+    def _opened(self) -> Iterator[_Append | None]:
+        """Hands out what appends a record, which is on disk before it returns; None without a file."""
         if self._file is None:
-            yield lambda _record: None
+            yield None
             return
         with self._file.locked():
             self._read()  # again: another process may have charged since
