@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from sfumato.checks import as_pair
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.models.shape import Shape
@@ -45,7 +46,7 @@ class Facts:
     local: int | None = None
 
     def __post_init__(self) -> None:
-        check_range(*self.bounds)
+        check_range(*as_pair("bounds", self.bounds, "two finite numbers, the lower one first"))
         own = self.unit_mode  # an error where there is no such mode
         if self.local is not None and own not in (None, self.local):
             raise SettingError(
