@@ -24,11 +24,13 @@ import numpy as np
 from sfumato.checks import check_count, check_share, given
 from sfumato.kernels.numba.minibatch import motion_at_rest, run_batches
 from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site, make_grid
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver
 from sfumato.types import Array
 
 
+@record
 @dataclass(frozen=True)
 class MinibatchSGD(PassSolver):
     """Settings of minibatch gradient descent.
