@@ -1,5 +1,6 @@
 """Private constant and biases: noise, budget, what they fall back to, what stays local."""
 
+from copy import deepcopy
 from dataclasses import replace
 from math import sqrt
 
@@ -15,8 +16,9 @@ from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent
 from sfumato.privacy.facts import Facts
-from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.ledger import Draw, Ledger
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.records import same
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.least_squares.own_rows import solve_own
@@ -314,6 +316,20 @@ def test_a_unit_takes_its_own_mean_off_before_it_answers():
 
 
 # -- the record -------------------------------------------------------------------------------
+
+
+@EACH_UNIT
+def test_an_update_leaves_the_state_and_what_was_asked_as_they_were(unit):
+    solver, facts = PrivateBiases(0.5), facts_of(TENSOR, unit)
+    state = solver.init(Run(), facts)
+    for charge in solver.charges(facts):
+        query = solver.ask(state)
+        asked, released = deepcopy(query), Local(SITE).released(query, Draw(charge, Entropy(0)))
+        following, _ = solver.update(state, released)
+        assert same(query, asked)
+        assert same(solver.ask(state), asked)
+        state = following
+    assert state.model.biases.any()
 
 
 @EACH_UNIT

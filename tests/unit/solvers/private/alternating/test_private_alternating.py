@@ -1,5 +1,6 @@
 """Alternating private fits: budget, what is released, the mathematics of a move, and accuracy."""
 
+from copy import deepcopy
 from dataclasses import replace
 from math import inf, nan
 
@@ -19,6 +20,7 @@ from sfumato.privacy.events import Composed, GaussianEvent
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw, Ledger
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.records import same
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.alternating.moves import Block, Move, coordinates_of, weighted_moment
@@ -294,6 +296,20 @@ def test_each_answer_is_one_draw_of_what_was_clipped_and_nothing_else(unit):
         state, info = solver.update(state, released)
         assert info.train_rmse is None
     assert info.completed == 2
+
+
+@EACH_UNIT
+@KIND
+def test_an_update_leaves_the_state_and_what_was_asked_as_they_were(unit, kind):
+    solver, facts = PrivateAlternating(0.3, sweeps=2), facts_of(TENSOR, unit, kind)
+    state = solver.init(Run(), facts)
+    for charge in solver.charges(facts):
+        query = solver.ask(state)
+        asked, released = deepcopy(query), Local(SITE).released(query, Draw(charge, Entropy(0)))
+        following, _ = solver.update(state, released)
+        assert same(query, asked)
+        assert same(solver.ask(state), asked)
+        state = following
 
 
 @pytest.mark.parametrize("unit", [Value(), Entry()], ids=lambda unit: unit.key)
