@@ -115,8 +115,8 @@ class Sweeps:
     def __init__(self, relations: sf.Relations, rank: int, threads: int = 1) -> None:
         plan = _estimator(rank, threads).plan(relations)
         self._solver: Any = plan.solver
-        self._site = CoupledSite(relations, plan.shape.threads, plan.shape.dtype)
-        self._state = self._solver.init(plan.seed, plan.shape)
+        self._site = CoupledSite(relations, plan.run.threads, np.dtype(plan.shape.dtype))
+        self._state = self._solver.init(plan.run, plan.shape)
         self.start: CoupledModel = self._state.model.copy()
         self._completed = 0
         self()
@@ -125,7 +125,7 @@ class Sweeps:
         begin, before, self.updates = perf_counter(), self._completed, 0.0
         while self._completed == before:
             query, asked = self._solver.ask(self._state), perf_counter()
-            answer = self._solver.answer(query, self._site)
+            answer = query.answer(self._site)
             self._state, info = self._solver.update(self._state, answer)
             self._completed = info.completed
             if not isinstance(query, DivergenceQuery):

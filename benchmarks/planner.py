@@ -23,7 +23,8 @@ import sfumato as sf
 from benchmarks.report import Figure, say
 from sfumato.fit import planner
 from sfumato.fit.admit import with_labels_of
-from sfumato.solvers.protocol import PublicShape
+from sfumato.fit.plan import PrivatePlan
+from sfumato.privacy.facts import Facts
 from sfumato.types import Array
 
 Pair = tuple[sf.SparseTensor, sf.SparseTensor]
@@ -83,14 +84,15 @@ class Case:
         )
 
     @cached_property
-    def shape(self) -> PublicShape:
+    def facts(self) -> Facts:
         train, _ = self.pair
         plan = sf.CP(1, privacy=self.privacy("constant")).plan(train.modes, bounds=train.bounds)
-        return plan.shape
+        assert isinstance(plan, PrivatePlan)
+        return plan.task.facts
 
     @cached_property
     def outlook(self) -> planner.Outlook:
-        return planner.Outlook(self.shape)
+        return planner.Outlook(self.facts)
 
     @property
     def budget(self) -> sf.Budget:
@@ -145,7 +147,7 @@ def _beside(data: tuple[str, Pair], quick: bool) -> list[Figure]:
     figures = []
     for case in cases([data], (10.0, 1.0) if quick else EPSILONS, TEST_SEED):
         begin = perf_counter()
-        forecast = planner.forecast(case.shape, case.budget)
+        forecast = planner.forecast(case.facts, case.budget)
         best = forecast.best
         chosen = f"rank {best.rank}" if best.rank else best.method
         wanted = {"biases": forecast.biases, f"plan ({chosen})": best}

@@ -24,12 +24,14 @@ import sfumato as sf
 from benchmarks.report import Figure, say
 from benchmarks.timing import Action, Disturbance, Rounds, interleave, timed, warm_up
 from sfumato import SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import DataError
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.plan import PrivatePlan
-from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import Entry
@@ -37,7 +39,7 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.minibatch import MinibatchSGD
 from sfumato.solvers.private.gradient.levels import Start
 from sfumato.solvers.private.gradient.solver import PrivateSGD
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 SHAPE = (100_000, 20_000, 365)
 NAMES = ("user", "item", "day")
@@ -87,25 +89,20 @@ class PrivatePasses:
         spread = float(tensor.values.std())
         variance = np.full(tensor.order, 0.1 * spread**2)
         start = Start(float(tensor.values.mean()), np.zeros(counts.size), counts, spread, variance)
-        shape = PublicShape(
-            tensor.modes,
-            lambda sizes, dtype: CPModel.zeros(sizes, RANK, dtype),
-            np.dtype(np.float32),
-            fit_biases=biases,
-            unit=Entry(),
-            bounds=(float(tensor.values.min()), float(tensor.values.max())),
-            entries=tensor.n_entries,
-        )
+        ranks = (RANK,) * tensor.order
+        shape = Shape.of(tensor.modes, ranks, "cp", dtype="float32", fit_biases=biases)
+        bounds = (float(tensor.values.min()), float(tensor.values.max()))
+        facts = Facts(shape, Entry(), bounds, tensor.n_entries)
         self._solver = PrivateSGD(noise=0.5, rate=rate, start=start)
-        self._charge = self._solver.charges(shape)[0]
-        self._state = self._solver.init(0, shape)
-        self._site, self._entropy = Site(tensor, 1), Entropy()
+        self._charge = self._solver.charges(facts)[0]
+        self._state = self._solver.init(Run(), facts)
+        self._engine, self._entropy = Local(Site(tensor, 1)), Entropy()
 
     def __call__(self) -> float:
         """Answer a question for a pass; settling the next one's steps is not timed."""
         query, draw = self._solver.ask(self._state), Draw(self._charge, self._entropy)
         answers: list[Any] = []
-        seconds = timed(lambda: answers.append(self._solver.answer(query, self._site, draw)))
+        seconds = timed(lambda: answers.append(self._engine.released(query, draw)))
         self._state, _ = self._solver.update(self._state, answers[0])
         return seconds
 
@@ -184,9 +181,9 @@ class AlternatingRounds:
         estimator = sf.CP(rank, privacy=_alternating(tensor, unit), threads=2)
         plan = estimator.plan(tensor.modes, bounds=tensor.bounds)
         assert isinstance(plan, PrivatePlan)
-        self._solver = plan.solver
-        self._state = self._solver.init(0, plan.shape)
-        self._site, self._entropy = Site(tensor, plan.shape.threads), Entropy()
+        self._solver = plan.task.solver
+        self._state = self._solver.init(plan.run, plan.task.facts)
+        self._engine, self._entropy = Local(Site(tensor, plan.run.threads)), Entropy()
         self._charges, self._completed = iter(plan.charges), 0
         self.noise: list[float] = []
         self()
@@ -196,7 +193,7 @@ class AlternatingRounds:
         begin, before, noise = perf_counter(), self._completed, 0.0
         while self._completed == before:
             draw = _TimedDraw(next(self._charges), self._entropy)
-            answer = self._solver.answer(self._solver.ask(self._state), self._site, draw)
+            answer = self._engine.released(self._solver.ask(self._state), draw)
             self._state, info = self._solver.update(self._state, answer)
             self._completed, noise = info.completed, noise + draw.seconds
         self.noise.append(noise)

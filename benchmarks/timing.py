@@ -27,15 +27,15 @@ class Rounds:
         plan = estimator.plan(tensor.modes, tensor.values.dtype)
         self.entries = tensor.n_entries
         self._solver: Any = plan.solver
-        self._site = Site(tensor, plan.shape.threads)
-        self._state = self._solver.init(plan.seed, plan.shape)
+        self._site = Site(tensor, plan.run.threads)
+        self._state = self._solver.init(plan.run, plan.shape)
         self._completed = 0
         self.first = self()
 
     def __call__(self) -> float:
         begin, before = perf_counter(), self._completed
         while self._completed == before:
-            answer = self._solver.answer(self._solver.ask(self._state), self._site)
+            answer = self._solver.ask(self._state).answer(self._site)
             self._state, info = self._solver.update(self._state, answer)
             self._completed = info.completed
         return perf_counter() - begin

@@ -77,7 +77,9 @@ def finite_number(value: Any, what: str) -> float:
 
 
 def holds(value: Any, hint: Any) -> bool:
-    """Whether a value in memory is of a type; protocols and type variables say nothing."""
+    """Whether a value in memory is of a type; ``Any``, protocols and type variables say nothing."""
+    if hint is Any:
+        return True
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(holds(value, each) for each in inner)
@@ -90,7 +92,9 @@ def holds(value: Any, hint: Any) -> bool:
     if origin in (tuple, list, Sequence):
         return isinstance(value, list | tuple) and all(holds(each, inner[0]) for each in value)
     if origin in (dict, Mapping):
-        return isinstance(value, Mapping)
+        return isinstance(value, Mapping) and all(
+            holds(name, inner[0]) and holds(each, inner[1]) for name, each in value.items()
+        )
     if hint is float:
         return isinstance(value, float | int) and not isinstance(value, bool)
     if hint is int:

@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.fit.plan import Plan, carry_out
+from sfumato.fit.completion import carry_out
+from sfumato.fit.plan import Plan
 from sfumato.models.coupled import CoupledModel
 from sfumato.sites.coupled import CoupledSite
-from sfumato.solvers import COUPLED_SOLVERS
 from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.protocol import Run
+from sfumato.solvers.registry import names, solver_class
 
 SHORT = {
     "multiplicative": {"sweeps": 6},
     "variational": {"sweeps": 6},
     "langevin": {"model": "poisson", "burn_in": 6, "samples": 4, "thin": 2},
 }
-solvers = pytest.mark.parametrize("name", COUPLED_SOLVERS)
+solvers = pytest.mark.parametrize("name", names("coupled"))
 
 
 def counts(names, shape, generator):
@@ -37,11 +39,11 @@ RELATIONS = sf.Relations(
     },
     structure={"visits": "tucker"},
 )
-SHAPE = CoupledShape.of(RELATIONS, 2, np.dtype(float), 1)
+SHAPE = CoupledShape.of(RELATIONS, 2)
 
 
 def make(name):
-    return replace(COUPLED_SOLVERS[name](), **SHORT[name])
+    return replace(solver_class(name, "coupled")(), **SHORT[name])
 
 
 def site():
@@ -60,7 +62,7 @@ def test_settings_are_a_frozen_record_that_only_stores(name):
 
 @solvers
 def test_the_start_needs_no_data(name):
-    assert list(inspect.signature(make(name).init).parameters) == ["seed", "shape"]
+    assert list(inspect.signature(make(name).init).parameters) == ["run", "shape"]
 
 
 @solvers
@@ -76,7 +78,9 @@ def test_the_loop_asks_as_often_as_it_says_and_ends_with_numbers(name):
 
 @solvers
 def test_seeds_repeat_and_differ(name):
-    first, same, other = (carry_out(Plan(SHAPE, make(name), seed), site()).model for seed in (1, 1, 2))
+    first, same, other = (
+        carry_out(Plan(SHAPE, make(name), Run(seed)), site()).model for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first.rows, same.rows)
     assert not np.array_equal(first.rows, other.rows)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.estimators import completion
+from sfumato.estimators import base
 from sfumato.privacy.accounting import covers, epsilon_of
 from sfumato.privacy.ledger import Reservation
 
@@ -132,7 +132,7 @@ def test_less_budget_means_more_noise(case):
 @every
 def test_noise_a_third_smaller_would_break_the_budget(case):
     plan = plan_of(case)
-    assert not covers(plan.budget, plan._with_noise(plan.solver.noise * 2 / 3).event)
+    assert not covers(plan.budget, plan._event_at(plan.task.noise * 2 / 3))
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ def test_charges_depend_on_public_numbers_alone(case, monkeypatch):
     """The plan of a fit is the one that was made without data, whatever the data are."""
     without = plan_of(case).charges
     seen = []
-    carry_out = completion.carry_out_private
+    carry_out = base.carry_out_private
 
     def watched(plan, *rest):
         seen.append(plan.charges)
         return carry_out(plan, *rest)
 
-    monkeypatch.setattr(completion, "carry_out_private", watched)
+    monkeypatch.setattr(base, "carry_out_private", watched)
     estimator(case).fit(ratings(2).with_values(np.full(200, 5.0), (1, 5)))
     assert seen == [without]
 

@@ -3,6 +3,7 @@
 Bounds are held exactly, in whole numbers: contributions lie on a grid on which sums are exact.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from math import sqrt
@@ -26,6 +27,8 @@ from sfumato.kernels.numba.alternating import (
 from sfumato.kernels.reference.alternating import sums_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.models.own_prior import OwnPrior
+from sfumato.models.shape import Shape
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import row_products, solve_own
@@ -35,12 +38,9 @@ from sfumato.solvers.private.alternating.queries import (
     Owners,
     OwnQuery,
     ScatterQuery,
-    block_statistics,
-    own_statistics,
-    scatter_statistics,
+    UnitBlockQuery,
 )
 from sfumato.solvers.private.known import Known
-from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 KINDS = [("cp", 2), ("cp", 3), ("cp", 4), ("tucker", 2), ("tucker", 3), ("tucker", 4)]
@@ -251,8 +251,8 @@ def neighbour(unit, cells, values, rng):
     return cells[:, kept], values[kept]
 
 
-def shape_of(unit, **settings):
-    return PublicShape(MODES, lambda n, d: CPModel.zeros(n, 2, d), unit=unit, bounds=BOUNDS, **settings)
+def facts_of(unit):
+    return Facts(Shape(MODES, (2, 2, 2)), unit, BOUNDS)
 
 
 def prior_of(model, rng):
@@ -263,20 +263,24 @@ def prior_of(model, rng):
 
 def questions(unit, model, rng):
     """All that an alternating fit asks where this is the unit, by what it is."""
-    known = Known(shape_of(unit), 1.0, pure=False)
-    asked = {"scatter": (scatter_statistics, ScatterQuery(known, model, float(rng.uniform(0.5, 9))))}
+    known = Known(facts_of(unit), 1.0, pure=False)
     own = 0 if isinstance(unit, Unit) else None
-    owners = None if own is None else Owners(prior_of(model, rng), object())
-    if owners is not None:
+    if own is not None:
         model.mode_biases[0][:] = 0  # as a fit has them: they are each unit's own
-        asked["own moment"] = (own_statistics, OwnQuery(model, owners, float(rng.uniform(0.3, 2))))
+    most = float(rng.uniform(0.5, 9))
+    asked = {"scatter": ScatterQuery(known, model.mean, tuple(model.mode_biases), most)}
+    owners = None if own is None else Owners(prior_of(model, rng), model)
+    if owners is not None:
+        asked["own moment"] = OwnQuery(owners, float(rng.uniform(0.3, 2)))
     for block in blocks_of(model, own):
         how = {"length": float(rng.uniform(0.1, 3)), "target": float(rng.uniform(0.1, 3))}
         features = features_of(model, block, rng, **how)
         bound = float(rng.uniform(0.05, 3))
-        weighting = None if own is None else weighting_of(model, block, rng, bound)
-        query = BlockQuery(unit, model, block, features, weighting, owners)
-        asked[f"block {block}"] = (block_statistics, query)
+        if owners is None:
+            asked[f"block {block}"] = BlockQuery(unit, model, block, features)
+        else:
+            weighting = weighting_of(model, block, rng, bound)
+            asked[f"block {block}"] = UnitBlockQuery(model, block, features, weighting, owners)
     return asked
 
 
@@ -304,8 +308,8 @@ def test_neighbours_stay_within_the_bound_exactly(unit, kind, drawn, threads):
     cells, values, rng = drawn
     model, other = model_of(kind, rng), neighbour(unit, cells, values, rng)
     sites = [Site(tensor_of(*given), threads) for given in ((cells, values), other)]
-    for ask, query in questions(unit, model, rng).values():
-        assert_within(*(ask(query, site) for site in sites))
+    for query in questions(unit, model, rng).values():
+        assert_within(*(query.clipped(site) for site in sites))
 
 
 @pytest.mark.parametrize("kind", ["cp", "tucker"])
@@ -321,9 +325,9 @@ def test_parameters_beyond_all_numbers_let_nothing_through(unit, kind, value):
     full, less = (Site(tensor_of(*given), 1) for given in [(cells, values), (cells[:, 1:], values[1:])])
     if isinstance(unit, Unit):
         less = Site(tensor_of(cells[:, cells[0] != 1], values[cells[0] != 1]), 1)
-    for ask, query in questions(unit, model, rng).values():
+    for query in questions(unit, model, rng).values():
         with np.errstate(all="ignore"):
-            assert_within(ask(query, full), ask(query, less))
+            assert_within(query.clipped(full), query.clipped(less))
 
 
 # -- the bounds are reached, so that none that is stated too small can pass ------------------------
@@ -332,8 +336,8 @@ UNIT = Unit("user")
 FAR = 1e6  # from what any model here predicts
 
 
-def reached(ask, query, first, second):
-    one, two = (ask(query, Site(tensor_of(*given), 1)) for given in (first, second))
+def reached(query, first, second):
+    one, two = (query.clipped(Site(tensor_of(*given), 1)) for given in (first, second))
     ratio = float(squared(one.values - two.values)) / one.l2**2
     assert ratio <= 1
     return sqrt(ratio)
@@ -351,7 +355,7 @@ def habit(name, n=4000):
 
 
 def clipped_to(query, bound):
-    return query._replace(weighting=query.weighting._replace(bound=bound))
+    return replace(query, weighting=query.weighting._replace(bound=bound))
 
 
 @pytest.mark.parametrize("kind", ["cp", "tucker"])
@@ -359,8 +363,8 @@ def test_an_entry_reaches_the_bounds_of_all_questions(kind):
     rng = np.random.default_rng(2)
     model = model_of(f"{kind}, rows of a million", rng)
     entry = (np.array([[1], [2], [0]]), np.array([FAR**4]))
-    for name, (ask, query) in questions(Entry(), model, rng).items():
-        assert reached(ask, query, entry, NOTHING) > 0.999, name
+    for name, query in questions(Entry(), model, rng).items():
+        assert reached(query, entry, NOTHING) > 0.999, name
 
 
 @pytest.mark.parametrize("kind", ["cp", "tucker"])
@@ -368,43 +372,42 @@ def test_a_replaced_value_reaches_the_bounds(kind):
     rng = np.random.default_rng(3)
     model = model_of(f"{kind}, rows of a million", rng)
     cell = np.array([[1], [2], [0]])
-    for name, (ask, query) in questions(Value(), model, rng).items():
+    for name, query in questions(Value(), model, rng).items():
         value = FAR**4
         if name == "scatter":  # its least is a residual of zero
             additive = model.mean + model.bias_sum(cell)[0]
-            assert reached(ask, query, (cell, [additive]), (cell, [BOUNDS[1] + 99])) > 0.999
+            assert reached(query, (cell, [additive]), (cell, [BOUNDS[1] + 99])) > 0.999
             continue
-        assert reached(ask, query, (cell, [value]), (cell, [-value])) > 0.999, name
+        assert reached(query, (cell, [value]), (cell, [-value])) > 0.999, name
 
 
 @pytest.mark.parametrize("kind", ["cp", "tucker"])
 @pytest.mark.parametrize("name", ["any", "one day", "one item"])
 def test_a_unit_reaches_the_bounds_of_its_sums(kind, name):
     rng = np.random.default_rng(4)
-    for question, (ask, query) in questions(UNIT, model_of(kind, rng), rng).items():
+    for question, query in questions(UNIT, model_of(kind, rng), rng).items():
         if question.startswith("block"):
-            assert reached(ask, clipped_to(query, 0.01), habit(name), NOTHING) > 0.999, question
+            assert reached(clipped_to(query, 0.01), habit(name), NOTHING) > 0.999, question
 
 
 def test_a_unit_reaches_the_bounds_of_scatter_and_own_moment():
     rng = np.random.default_rng(5)
     model = model_of("cp", rng)
     asked, (cells, values) = questions(UNIT, model, rng), habit("any")
-    assert reached(*asked["own moment"], (cells, values), NOTHING) > 0.999
-    ask, query = asked["scatter"]
+    assert reached(asked["own moment"], (cells, values), NOTHING) > 0.999
     spread = np.where(np.arange(values.size) % 2, *BOUNDS)
-    assert reached(ask, query._replace(most=1.0), (cells, spread), NOTHING) > 0.998
+    assert reached(replace(asked["scatter"], most=1.0), (cells, spread), NOTHING) > 0.998
 
 
 def test_a_unit_with_many_entries_adds_about_as_much_as_one_with_few():
     # By its weight alone, the bound being far away: all at one level or one at each.
     rng = np.random.default_rng(6)
     model = model_of("cp", rng)
-    ask, query = questions(UNIT, model, rng)["block 1"]
+    query = questions(UNIT, model, rng)["block 1"]
     query, most = clipped_to(query, 1e3), query.features.bound
     for name in ("any", "one item"):
         for n in (1, 30, 3000):
-            sums = ask(query, Site(tensor_of(*habit(name, n)), 1)).values
+            sums = query.clipped(Site(tensor_of(*habit(name, n)), 1)).values
             assert 0 < np.linalg.norm(sums) < most * 1.001
 
 
@@ -431,10 +434,10 @@ def test_a_unit_adds_the_same_whoever_else_is_there(kind, seed):
     rng = np.random.default_rng(seed)
     cells, values = random_entries(rng, 60)
     cells[0] = rng.choice([0, 1, 3, 4], 60)  # nobody is 2
-    for ask, query in questions(UNIT, model_of(kind, rng), rng).values():
-        together = ask(query, Site(tensor_of(cells, values), 2)).values
+    for query in questions(UNIT, model_of(kind, rng), rng).values():
+        together = query.clipped(Site(tensor_of(cells, values), 2)).values
         alone = [
-            ask(query, Site(tensor_of(*of_unit(cells, values, user, rng.integers(5))), 1)).values
+            query.clipped(Site(tensor_of(*of_unit(cells, values, user, rng.integers(5))), 1)).values
             for user in (0, 1, 3, 4)
         ]
         for order in permutations(alone):
@@ -448,10 +451,10 @@ def test_an_entry_adds_the_same_whatever_else_its_owner_has(kind, unit):
     # Own rows, or anything else that hangs on several entries, would carry one into another's part.
     rng = np.random.default_rng(7)
     cells, values = random_entries(rng, 30)
-    for ask, query in questions(unit, model_of(kind, rng), rng).values():
-        assert getattr(query, "prior", None) is None
-        together = ask(query, Site(tensor_of(cells, values), 2)).values
-        alone = [ask(query, Site(tensor_of(cells[:, [e]], values[[e]]), 1)).values for e in range(30)]
+    for query in questions(unit, model_of(kind, rng), rng).values():
+        assert not hasattr(query, "owners")
+        together = query.clipped(Site(tensor_of(cells, values), 2)).values
+        alone = [query.clipped(Site(tensor_of(cells[:, [e]], values[[e]]), 1)).values for e in range(30)]
         np.testing.assert_array_equal(sum(alone), together)
 
 
@@ -462,12 +465,12 @@ def test_own_moments_add_up_whoever_else_is_there(rank, monkeypatch):
     rng = np.random.default_rng(rank)
     users, items = 4 + rank, 40  # all but four of them are nobody
     model = fill(CPModel.zeros((users, items), rank), rng)
-    query = OwnQuery(model, Owners(prior_of(model, rng), object()), sqrt(rank))
+    query = OwnQuery(Owners(prior_of(model, rng), model), sqrt(rank))
     cells = np.stack([rng.integers(4, size=90), rng.integers(items, size=90)])
     values, modes = rng.normal(size=90), (Mode("user", users), Mode("item", items))
-    together = own_statistics(query, Site(tensor_of(cells, values, modes), 2)).values
+    together = query.clipped(Site(tensor_of(cells, values, modes), 2)).values
     alone = [
-        own_statistics(query, Site(tensor_of(*of_unit(cells, values, user, place), modes), 1)).values
+        query.clipped(Site(tensor_of(*of_unit(cells, values, user, place), modes), 1)).values
         for user, place in enumerate((0, users - 1, 2, 1))
     ]
     np.testing.assert_array_equal(sum(alone), together)

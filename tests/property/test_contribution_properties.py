@@ -3,7 +3,6 @@
 Exactly: no tolerance, since contributions lie on a grid on which sums are exact.
 """
 
-from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -14,19 +13,14 @@ from hypothesis import strategies as st
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.kernels.numba.contributions import Contribution, entry_sums, unit_sums
 from sfumato.kernels.reference.contributions import unit_sums_reference
-from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.biases import (
-    CountsQuery,
-    SumsQuery,
-    constant_statistics,
-    count_statistics,
-    sum_statistics,
-)
+from sfumato.solvers.private.biases import CountsQuery, SumsQuery
+from sfumato.solvers.private.constant import ConstantQuery
 from sfumato.solvers.private.contributions import arrange
 from sfumato.solvers.private.known import Known
-from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 NAMES = ("user", "item", "day")
@@ -89,17 +83,17 @@ def neighbour(unit, cells, values, rng):
     return cells, changed
 
 
-def shape_of(unit, **settings):
-    return PublicShape(MODES, lambda n, d: CPModel.zeros(n, 1, d), unit=unit, bounds=BOUNDS, **settings)
+def facts_of(unit, bounds=BOUNDS, **settings):
+    return Facts(Shape(MODES, (1, 1, 1)), unit, bounds, **settings)
 
 
 def random_query(known, mode, rng):
-    model = CPModel.zeros(SIZES, 1).with_mean(rng.normal())
-    model.biases[:] = rng.normal(size=model.biases.size) * rng.choice([0.0, 0.5, 3.0])
-    weights = None if known.unit_mode is None else rng.exponential(size=SIZES[mode]) + 0.01
+    mean, biases = rng.normal(), rng.normal(size=sum(SIZES)) * rng.choice([0.0, 0.5, 3.0])
+    biases = tuple(np.split(biases, np.cumsum(SIZES)[:-1]))
+    weights = None if known.facts.unit_mode is None else rng.exponential(size=SIZES[mode]) + 0.01
     clip = float(rng.uniform(0.3, 6.0))
-    bound = clip if known.unit_mode is None else float(rng.uniform(0.05, 2.0))
-    return SumsQuery(known, mode, model, clip, bound, weights)
+    bound = clip if known.facts.unit_mode is None else float(rng.uniform(0.05, 2.0))
+    return SumsQuery(known, mode, mean, biases, clip, bound, weights)
 
 
 def assert_within(first, second):
@@ -127,10 +121,9 @@ def test_a_constant_keeps_its_bound_however_far_from_zero_values_lie(unit, bound
     values = rng.choice([*bounds, bounds[0] + (bounds[1] - bounds[0]) / 3], 2 * each)
     changed = values.copy()
     changed[: min(unit.max_entries or 1, each)] = rng.choice(bounds)
-    shape = replace(shape_of(unit, entries=entries), bounds=bounds)
-    known = Known(shape, 1.0, pure=False)
+    known = Known(facts_of(unit, bounds, entries=entries), 1.0, pure=False)
     sites = [Site(tensor(cells.astype(int), v), 1) for v in (values, changed)]
-    assert_within(*(constant_statistics(known, site) for site in sites))
+    assert_within(*(ConstantQuery(known).clipped(site) for site in sites))
 
 
 @pytest.mark.parametrize("pure", [False, True], ids=["gaussian", "pure"])
@@ -139,14 +132,14 @@ def test_a_constant_keeps_its_bound_however_far_from_zero_values_lie(unit, bound
 @given(data(), st.sampled_from([None, 8, 60]))
 def test_neighbours_stay_within_the_bound(unit, pure, drawn, entries):
     cells, values, rng = drawn
-    known = Known(shape_of(unit, entries=entries), 1.0, pure)
+    known = Known(facts_of(unit, entries=entries), 1.0, pure)
     sites = [Site(tensor(c, v), 1) for c, v in [(cells, values), neighbour(unit, cells, values, rng)]]
-    assert_within(*(constant_statistics(known, site) for site in sites))
+    assert_within(*(ConstantQuery(known).clipped(site) for site in sites))
     for mode in range(3):
         if unit.hides_presence:
-            assert_within(*(count_statistics(CountsQuery(known, mode), site) for site in sites))
+            assert_within(*(CountsQuery(known, mode).clipped(site) for site in sites))
         query = random_query(known, mode, rng)
-        assert_within(*(sum_statistics(query, site) for site in sites))
+        assert_within(*(query.clipped(site) for site in sites))
 
 
 @pytest.mark.parametrize("norm", [1, 2])
@@ -178,12 +171,12 @@ def test_the_bounds_are_reached(case, pure):
     # So that a bound that is stated too small cannot pass.
     unit, cells, values, mode = WORST[case]
     cells = np.array([list(row) for row in cells]) % np.array(SIZES)[:, None]
-    known = Known(shape_of(unit), 1.0, pure)
-    weights = None if known.unit_mode is None else np.ones(SIZES[mode])
-    model = CPModel.zeros(SIZES, 1).with_mean(1.4 if len(values) == 4 else -1.0)
-    query = SumsQuery(known, mode, model, 0.4, 0.4 if weights is None else 0.05, weights)
+    known = Known(facts_of(unit), 1.0, pure)
+    weights = None if known.facts.unit_mode is None else np.ones(SIZES[mode])
+    mean, biases = 1.4 if len(values) == 4 else -1.0, tuple(np.zeros(n) for n in SIZES)
+    query = SumsQuery(known, mode, mean, biases, 0.4, 0.4 if weights is None else 0.05, weights)
     one, none = (
-        sum_statistics(query, Site(tensor(*given), 1))
+        query.clipped(Site(tensor(*given), 1))
         for given in [(cells, values), (np.empty((3, 0), int), [])]
     )
     length = np.linalg.norm(one.values - none.values, known.norm)

@@ -9,7 +9,9 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.kernels.numba.private_output import Equations, RidgePlan, longest_responses, row_equations
 from sfumato.kernels.reference.private_output import row_features_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.clipping import clip_values
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.output import (
@@ -20,7 +22,6 @@ from sfumato.solvers.private.output import (
     ridge_plan,
     rowwise_gain,
 )
-from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 many = settings(max_examples=150, deadline=None, database=None, derandomize=True)
@@ -242,8 +243,9 @@ def test_the_bound_for_units_is_no_larger_than_the_simpler_one():
 def test_neighbouring_tensors_keep_to_what_the_release_says(kind, unit, seed):
     rng = np.random.default_rng(seed)
     model, tensor = problem(kind, rng, entries=40)
-    shape = PublicShape(tensor.modes, None, unit=unit, bounds=(-1.0, 1.0), entries=40)
-    plan = ridge_plan(shape, model, model.order - 1, 40)
+    shape = Shape(tensor.modes, model.ranks, kind.split("-")[0])
+    facts = Facts(shape, unit, (-1.0, 1.0), entries=40)
+    plan = ridge_plan(facts, model, model.order - 1)
     if isinstance(unit, Unit | UnitValues):
         column = tensor.coordinates[int(unit.mode[1])]
         touched = np.flatnonzero(column == column[0])[:3]
@@ -259,9 +261,11 @@ def test_neighbouring_tensors_keep_to_what_the_release_says(kind, unit, seed):
     for data in (tensor, other):
         entries = Site(data, 1).by_mode(plan.mode)
         values = clip_values(entries.values, -1.0, 1.0).values
-        released.append(clipped_rows(shape, plan, model, entries, values))
-    (one, scales), (two, same) = released
-    np.testing.assert_array_equal(scales, same)  # public
+        released.append(clipped_rows(facts, plan, model, entries, values))
+    one, two = released
+    assert len(one.public) == (0 if unit.hides_presence else 2)
+    for public, same in zip(one.public, two.public, strict=True):  # scales and Gram matrices
+        np.testing.assert_array_equal(public, same)
     assert (one.l2, one.rowwise) == (two.l2, two.rowwise)
     lengths = np.linalg.norm(one.values - two.values, axis=1)
     assert np.linalg.norm(lengths) <= one.l2 * (1 + 1e-9)
@@ -283,12 +287,14 @@ def test_the_release_states_the_proven_bounds(unit, entries, rows, hidden):
     cells = np.stack([rng.integers(0, n, 30) for n in model.shape])
     modes = tuple(Mode(f"m{i}", n) for i, n in enumerate(model.shape))
     tensor = SparseTensor(cells, rng.uniform(-1, 1, 30), modes)
-    shape = PublicShape(modes, None, unit=unit, bounds=(-1.0, 1.0), entries=30)
-    plan = ridge_plan(shape, model, 2, 30)
+    facts = Facts(Shape(modes, (2, 2, 2)), unit, (-1.0, 1.0), entries=30)
+    plan = ridge_plan(facts, model, 2)
     by_mode = Site(tensor, 1).by_mode(2)
-    clipped, scales = clipped_rows(shape, plan, model, by_mode, by_mode.values)
+    clipped = clipped_rows(facts, plan, model, by_mode, by_mode.values)
     span = plan.reach + plan.bound * plan.radius if hidden else min(2.0, 2 * plan.reach)
     assert np.isfinite(plan.radius)
     assert clipped.l2 == pytest.approx(span * joint_gain(entries, plan.bound, plan.ridge))
     assert clipped.rowwise == pytest.approx(span * rowwise_gain(entries, rows, plan.bound, plan.ridge))
-    assert (scales == 1).all()
+    # Rows are not scaled; where positions are hidden, so are the Gram matrices.
+    assert len(clipped.public) == (0 if hidden else 2)
+    assert hidden or (clipped.public[0] == 1).all()

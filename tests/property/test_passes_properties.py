@@ -11,10 +11,10 @@ from sfumato.kernels.numba.sequential import Perturbation
 from sfumato.kernels.reference.private_passes import direction_at, noisy_gradient, noisy_pass_reference
 from sfumato.kernels.reference.sequential import visit_in_turn_reference
 from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import PassQuery
 from sfumato.solvers.gradient.sequential import SequentialSGD
-from sfumato.solvers.protocol import PublicShape
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 many = settings(max_examples=150, deadline=None, database=None, derandomize=True)
@@ -66,8 +66,8 @@ def test_paper_s_noisy_pass_and_twin(kind, seed):
     slow, mode = model.copy(), int(rng.integers(0, 3))
     solver = SequentialSGD(ridge_per_entry=0.1)
     perturbation = Perturbation(mode, model.ranks[mode], 0.3, 0.2)
-    shape = PublicShape(tensor.modes, None, np.float64, fit_biases=False)
-    query = PassQuery(shape, model, 0.0, 1.0, 0.02, 8, None)
+    shape = Shape(tensor.modes, model.ranks, kind.split("-")[0], fit_biases=False)
+    query = PassQuery(solver, shape, model, 0.0, 1.0, 0.02, 8, None)
     sequence = np.random.default_rng(8).permutation(tensor.n_entries)
     site = Site(tensor, 1)
     visit_in_turn_reference(
@@ -80,9 +80,9 @@ def test_paper_s_noisy_pass_and_twin(kind, seed):
         perturbation,
         np.random.default_rng(seed),
     )
-    _, largest = solver.perturbed_pass(query, site, perturbation, np.random.default_rng(seed))
-    np.testing.assert_allclose(model.rows, slow.rows, atol=1e-10)
-    np.testing.assert_allclose(model.free_core, slow.free_core, atol=1e-10)
+    made, largest = solver.perturbed_pass(query, site, perturbation, np.random.default_rng(seed))
+    np.testing.assert_allclose(made.model.rows, slow.rows, atol=1e-10)
+    np.testing.assert_allclose(made.model.free_core, slow.free_core, atol=1e-10)
     assert 0 < largest <= 0.3
 
 

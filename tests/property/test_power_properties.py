@@ -15,6 +15,7 @@ from sfumato.kernels.reference.power import reference_power
 from sfumato.solvers.power.iteration import PowerSettings, Query
 from sfumato.solvers.power.moments import DocumentMoment, SampleMoment
 from sfumato.solvers.power.tensors import DenseBlocks, DenseSymmetric, Sparse, compress_dense
+from sfumato.solvers.protocol import Run
 
 examples = settings(max_examples=25, deadline=None, database=None, derandomize=True)
 ORDERS = [3, 4, 5]
@@ -99,7 +100,8 @@ def test_sparse_samples_answer_as_dense_ones(kind, seed, n, order, whitened):
 def test_online_does_not_depend_on_how_a_stream_is_cut(seed, cuts, each):
     samples = np.random.default_rng(seed).exponential(size=(120, 3))
     whole, parts = (
-        Online(PowerSettings((3,), 3, 2, 2, 3, average=True), 0, SampleMoment(), each) for _ in range(2)
+        Online(PowerSettings((3,), 3, 2, 2, 3, average=True), Run(0), SampleMoment(), each)
+        for _ in range(2)
     )
     whole.add([samples])
     for part in np.split(samples, sorted(cuts)):

@@ -21,10 +21,11 @@ from sfumato.kernels.reference.private_steps import (
     unit_steps_reference,
 )
 from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.gradient.levels import entry_levels, unit_levels
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.private.gradient.levels import LevelsQuery
 
 examples = settings(max_examples=15, deadline=None, database=None, derandomize=True)
 KINDS = [("cp", 2, np.float64), ("cp", 3, np.float32), ("tucker", 3, np.float64)]
@@ -358,15 +359,9 @@ def ratings(draw):
     return SparseTensor(cells, 3 * rng.normal(size=n), modes)
 
 
-def shape_of(tensor, unit, fit_biases=True, local=None):
-    return PublicShape(
-        tensor.modes,
-        lambda shape, dtype: CPModel.zeros(shape, 1, dtype),
-        fit_biases=fit_biases,
-        unit=unit,
-        bounds=(LOW, HIGH),
-        local=local,
-    )
+def facts_of(tensor, unit, fit_biases=True, local=None):
+    shape = Shape(tensor.modes, (1,) * tensor.order, fit_biases=fit_biases)
+    return Facts(shape, unit, (LOW, HIGH), local=local)
 
 
 @examples
@@ -378,8 +373,11 @@ def test_level_sums_keep_their_bounds_for_entries_and_values(tensor, fit_biases,
     other[entry] = data.draw(st.sampled_from([LOW, HIGH, -1e9, 1e9]))
     replaced = SparseTensor(tensor.coordinates, other, tensor.modes)
     for unit, neighbour in ((Entry(), smaller), (Value(), replaced)):
-        shape = shape_of(tensor, unit, fit_biases)
-        (one, counts), (two, _) = (entry_levels(shape, Site(each, 1)) for each in (tensor, neighbour))
+        query = LevelsQuery(facts_of(tensor, unit, fit_biases), 3.0)
+        one, two = (query.clipped(Site(each, 1)) for each in (tensor, neighbour))
+        # Counts are public where positions are, else among the numbers that get noise.
+        assert bool(one.public) == (unit == Value())
+        counts = one.public[0] if one.public else one.values[3 : 3 + sum(tensor.shape)]
         assert np.linalg.norm(one.values - two.values) <= one.l2 * (1 + 1e-12)
         assert one.l2 == two.l2
         assert counts.sum() == tensor.order * tensor.n_entries
@@ -390,7 +388,7 @@ def test_level_sums_keep_their_bounds_for_entries_and_values(tensor, fit_biases,
 def test_level_sums_keep_their_bound_for_units(tensor, local, typical, data):
     mode = data.draw(st.integers(0, tensor.order - 1))
     gone = data.draw(st.sampled_from(sorted(set(tensor.coordinates[mode].tolist()))))
-    shape = shape_of(tensor, Unit(f"m{mode}"), local=mode if local else None)
+    facts = facts_of(tensor, Unit(f"m{mode}"), local=mode if local else None)
     smaller = without(tensor, tensor.coordinates[mode] != gone)
-    one, two = (unit_levels(shape, Site(each, 1), typical) for each in (tensor, smaller))
+    one, two = (LevelsQuery(facts, typical).clipped(Site(each, 1)) for each in (tensor, smaller))
     assert np.linalg.norm(one.values - two.values) <= one.l2 * (1 + 1e-12)

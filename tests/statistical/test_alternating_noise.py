@@ -11,31 +11,21 @@ import pytest
 from scipy import stats
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.engines.local import Local
+from sfumato.models.shape import Shape
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.alternating.moves import Block, Move
-from sfumato.solvers.private.alternating.queries import (
-    BlockQuery,
-    OwnQuery,
-    ScatterQuery,
-    block_statistics,
-    own_statistics,
-    scatter_statistics,
-)
+from sfumato.solvers.private.alternating.queries import OwnQuery, ScatterQuery, UnitBlockQuery
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 ALARM = 1e-6
 NOISE = 0.7
 SIZES, BOUNDS, EMPTY = (60, 40, 12), (1.0, 5.0), 4
-ASK = {
-    ScatterQuery: scatter_statistics,
-    OwnQuery: own_statistics,
-    BlockQuery: block_statistics,
-}
 
 
 def site(seed=0, entries=1500):
@@ -49,16 +39,10 @@ def site(seed=0, entries=1500):
 SITE = site()
 
 
-def shape_of(kind, unit):
-    def make(shape, dtype):
-        if kind == "cp":
-            return CPModel.zeros(shape, 3, dtype)
-        return TuckerModel.zeros(shape, (2, 3, 2), dtype)
-
+def facts_of(kind, unit):
+    shape = Shape(SITE.tensor.modes, {"cp": (3, 3, 3), "tucker": (2, 3, 2)}[kind], kind)
     local = 0 if isinstance(unit, Unit) else None
-    return PublicShape(
-        SITE.tensor.modes, make, unit=unit, bounds=BOUNDS, local=local, entries=SITE.tensor.n_entries
-    )
+    return Facts(shape, unit, BOUNDS, entries=SITE.tensor.n_entries, local=local)
 
 
 def bound_of(query, unit):
@@ -67,7 +51,7 @@ def bound_of(query, unit):
         return query.most * (sqrt(2) if isinstance(unit, Unit) else 1)
     if isinstance(query, OwnQuery):
         return sqrt(2) * query.length**2
-    if query.weighting is not None:
+    if isinstance(query, UnitBlockQuery):
         return query.weighting.bound
     f = query.features
     whole = f.target * sqrt(f.length**2 + f.bias**2)
@@ -76,13 +60,13 @@ def bound_of(query, unit):
 
 def noise_of(kind, unit, seed=3):
     """Noise of each answer after the biases over what it should be by hand, levels as rows."""
-    solver, shape = PrivateAlternating(NOISE, sweeps=10), shape_of(kind, unit)
-    state, ratios = solver.init(0, shape), []
-    with Ledger(unit).reserve(solver.charges(shape), Entropy(seed)) as reservation:
-        for step in solver.steps(shape):
+    solver, facts, engine = PrivateAlternating(NOISE, sweeps=10), facts_of(kind, unit), Local(SITE)
+    state, ratios = solver.init(Run(0), facts), []
+    with Ledger(unit).reserve(solver.charges(facts), Entropy(seed)) as reservation:
+        for step in solver.steps(facts):
             query = solver.ask(state)
-            clean = None if step.asks == "biases" else ASK[type(query)](query, SITE).values
-            released = reservation.ask(lambda draw, query=query: solver.answer(query, SITE, draw))
+            clean = None if step.asks == "biases" else query.clipped(SITE).values
+            released = reservation.ask(lambda draw, query=query: engine.released(query, draw))
             if clean is not None:
                 scale = bound_of(query, unit) * NOISE / sqrt(step.share)
                 assert released.deviation == pytest.approx(scale, rel=1e-12)

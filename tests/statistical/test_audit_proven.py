@@ -5,7 +5,7 @@ most; seeds are fixed. With so few runs only what leaks plainly is seen: ``test_
 how plainly. Tighter audits take longer and are not part of the test suite.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,12 +13,14 @@ import pytest
 import sfumato as sf
 from sfumato.auditing import audit
 from sfumato.data.tensor import Mode
+from sfumato.engines.local import Local
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.gradient.solver import PrivateSGD
 from sfumato.solvers.private.input import channel
 from sfumato.solvers.private.input.solver import InputPerturbation
 from sfumato.solvers.private.output import PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses
+from sfumato.solvers.protocol import NoisyQuery, PrivateQuery
 
 SHAPE = (Mode("user", 5), Mode("item", 4), Mode("week", 3))
 RUNS = 120
@@ -107,9 +109,18 @@ def test_a_proven_method_passes(name):
 class Unnoticed(PrivateSGD):
     """Gradient perturbation with hardly any noise in it that is new."""
 
-    def answer(self, query, site, draw):
-        quiet = _Quiet(draw)
-        return super().answer(query, site, quiet)
+    def ask(self, state):
+        return _Quieted(super().ask(state))
+
+
+@dataclass(frozen=True)
+class _Quieted(NoisyQuery):
+    """Another query, answered with hardly any noise."""
+
+    query: PrivateQuery
+
+    def noisy(self, site, draw):
+        return Local(site).released(self.query, _Quiet(draw))
 
 
 class _Quiet:
@@ -120,7 +131,7 @@ class _Quiet:
 
     def release(self, clipped):
         noisy = self._draw.release(clipped)
-        return type(noisy)(clipped.values + 1e-4 * (noisy.values - clipped.values), noisy.deviation)
+        return replace(noisy, values=clipped.values + 1e-4 * (noisy.values - clipped.values))
 
     def stream(self):
         self._draw.stream()

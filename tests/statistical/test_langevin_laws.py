@@ -15,6 +15,7 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers.coupled.langevin import Langevin
 from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.solvers.protocol import Run
 
 
 def dense(values, names):
@@ -25,12 +26,12 @@ def dense(values, names):
 
 
 def sample(solver, relations, rank):
-    shape = CoupledShape.of(relations, rank, np.float64, 1)
+    shape = CoupledShape.of(relations, rank)
     site = CoupledSite(relations, 1, np.dtype(np.float64))
-    state = solver.init(0, shape)
+    state = solver.init(Run(0), shape)
     for _ in range(solver.rounds(shape)):
-        state, _ = solver.update(state, solver.answer(solver.ask(state), site))
-    return solver.posterior(state)
+        state, _ = solver.update(state, solver.ask(state).answer(site))
+    return solver.finish(state).posterior
 
 
 def agree(kept, part, cells, mean, deviation, other_error=0.0):

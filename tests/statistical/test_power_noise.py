@@ -16,7 +16,8 @@ from scipy.optimize import brentq
 
 import sfumato as sf
 from sfumato.auditing.bounds import Counts, epsilon_bound
-from sfumato.fit.power import _RELATIVE_NOISE, Online, PrivatePowerPlan, private_from_tensor
+from sfumato.fit.plan import PrivatePlan
+from sfumato.fit.power import _RELATIVE_NOISE, Decomposition, Online, private_from_tensor
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, event_from_json
@@ -25,6 +26,7 @@ from sfumato.solvers.power.iteration import PowerSettings, Query, begin, compone
 from sfumato.solvers.power.moments import DocumentMoment, SampleMoment
 from sfumato.solvers.power.sensitivity import EntrySensitivity
 from sfumato.solvers.power.tensors import DenseSymmetric
+from sfumato.solvers.protocol import Run
 
 ALARM = 1e-6
 EPSILON, DELTA = 2.0, 1e-5
@@ -52,14 +54,14 @@ def accepts(standard):
 def answers(monkeypatch):
     """All answers of private fits, with the question and the number without noise."""
     seen = []
-    released = PrivatePowerPlan.released
+    released = Decomposition.released
 
-    def recorded(plan, query, values, release):
-        noisy = released(plan, query, values, release)
-        seen.append((query, np.array(values) / plan.count, noisy))
+    def recorded(task, query, values, release):
+        noisy = released(task, query, values, release)
+        seen.append((query, np.array(values) / task.count, noisy))
         return noisy
 
-    monkeypatch.setattr(PrivatePowerPlan, "released", recorded)
+    monkeypatch.setattr(Decomposition, "released", recorded)
     return seen
 
 
@@ -195,6 +197,12 @@ def turned(vector):
     return np.array([-vector[1], vector[0]])
 
 
+def planned(task, factor):
+    """A calibrated plan with so many times its noise."""
+    plan = PrivatePlan(task, AUDITED, Run(START)).calibrated()
+    return replace(plan, task=plan.task.with_noise(plan.task.noise * factor))
+
+
 def attack_on_an_entry(factor):
     """Neighbours are T and T + E, where E has a one in the cells of the index (i, i, j).
 
@@ -203,8 +211,7 @@ def attack_on_an_entry(factor):
     """
     settings = PowerSettings((2,), 3, 1, 1, 1)
     bound = EntrySensitivity(sf.TensorEntry(), 3, (2,))
-    plan = PrivatePowerPlan(settings, sf.TensorEntry(), AUDITED, bound, "entry").calibrated()
-    plan = replace(plan, noise=plan.noise * factor)
+    plan = planned(Decomposition(settings, sf.TensorEntry(), bound, "entry"), factor)
     u = begin(settings, START).directions[:, 0]
     i = int(np.argmax(np.abs(u)))
     assert 1 / 6 < np.abs(u[1 - i] / u[i]) < 1 / 2  # then E is worst for both answers
@@ -219,12 +226,13 @@ def attack_on_an_entry(factor):
 
     def score(present, seed):
         source = DenseSymmetric(tensor + present * entry)
-        state = private_from_tensor(plan, source, START, Ledger(plan.unit), Entropy(seed), None)
+        state = private_from_tensor(plan, source, Ledger(plan.task.unit), Entropy(seed), None)
         found = components(state)
         (v,), (weight,) = found.vectors[0], found.weights
         most = bound(Query("weights", v[:, None]))
         assert abs(entry @ v @ v @ v) > 0.999 * most
-        told = np.array([plan.mechanism(kind).noise_multiplier for kind in ("directions", "weights")])
+        kinds = ("directions", "weights")
+        told = np.array([plan.task.mechanism(kind).noise_multiplier for kind in kinds])
         turn = np.sign(entry @ v @ v @ v)
         seen = [seen_across(v, across, length) / change, turn * (weight - tensor @ v @ v @ v) / most]
         return np.sum(seen / told**2) / np.linalg.norm(1 / told)
@@ -241,26 +249,24 @@ def with_power(wanted, u):
 def attack_on_a_sample(factor):
     """Neighbours have a sample along u in their first block or not; the others add up across from it."""
     settings, moment = PowerSettings((2,), 3, 1, 1, 1), SampleMoment(3, 1.0)
-    plan = PrivatePowerPlan(
-        settings, sf.Sample(1.0), AUDITED, moment.sensitivity, "sample", in_blocks=True
-    ).calibrated()
-    plan = replace(plan, noise=plan.noise * factor)
+    blocks = Decomposition(settings, sf.Sample(1.0), moment.sensitivity, "sample", in_blocks=True)
+    task = planned(blocks, factor).task
     u = begin(settings, START).directions[:, 0]
     others = np.array([0.6 * turned(u) + 0.8 * u, 0.6 * turned(u) - 0.8 * u] * 200)
     length = 400 * 0.6 * 0.8**2
     with_it = np.vstack([others, 5 * u])
 
     def score(present, seed):
-        entropy, machine = Entropy(seed), Online(settings, START, moment, None)
+        entropy, machine = Entropy(seed), Online(settings, Run(START), moment, None)
 
         def release(query, total):
-            mechanism = plan.mechanism(query.kind)
-            return plan.released(query, total, lambda clipped: mechanism.release(clipped, entropy))
+            mechanism = task.mechanism(query.kind)
+            return task.released(query, total, lambda clipped: mechanism.release(clipped, entropy))
 
         machine.add_block([with_it if present else others], release)
         machine.add_block([], release)
         (v,) = components(machine.state).vectors[0]
-        return seen_across(v, u, length) / plan.noise
+        return seen_across(v, u, length) / task.noise
 
     return bound_found(score)
 

@@ -24,13 +24,15 @@ from sfumato.kernels.numba.private_steps import (
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.kernels.reference.private_steps import entry_steps_reference
 from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw
 from sfumato.privacy.units import Entry, Unit
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.gradient.levels import Start
 from sfumato.solvers.private.gradient.solver import PrivateSGD
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 ALARM = 1e-6
 SCALE = Scale(-10.0, 10.0, 0.0, 1.0)
@@ -150,13 +152,11 @@ def test_a_step_of_a_fit_has_the_noise_that_it_is_charged_for(unit):
     counts = np.random.default_rng(0).uniform(1, 50, 500)
     start = Start(3.0, np.zeros(500), counts, 1.0, np.array([0.2, 0.2]))
     solver = PrivateSGD(noise=0.8, passes=3, start=start)
-    shape = PublicShape(
-        modes, lambda s, dtype: CPModel.zeros(s, 8, dtype), unit=unit, bounds=(1.0, 5.0), entries=5000
-    )
-    state, charge = solver.init(1, shape), solver.charges(shape)[0]
+    facts = Facts(Shape(modes, (8, 8)), unit, (1.0, 5.0), entries=5000)
+    state, charge = solver.init(Run(1), facts), solver.charges(facts)[0]
     query = solver.ask(state)
     moves, before = query.moves, state.model.rows.copy()
-    after = solver.answer(query, Site(tensor, 1), Draw(charge, Entropy(3))).rows
+    after = query.noisy(Site(tensor, 1), Draw(charge, Entropy(3))).model.rows
     noise = []
     for m, span in enumerate(state.model.span(m) for m in range(2)):
         here, home = moves.paces[span][1:], moves.home[m]  # level 0 has an entry
@@ -164,10 +164,10 @@ def test_a_step_of_a_fit_has_the_noise_that_it_is_charged_for(unit):
         moved = after[span][1:] - home - keep * (before[span][1:] - home)
         noise.append(moved / np.sqrt(moves.square[m]) / (keep * here[:, PACE : PACE + 1]))
         assert here[:, JITTER] == pytest.approx(
-            keep[:, 0] * here[:, PACE] * charge.mechanism.noise_multiplier * solver.settings(shape).clip
+            keep[:, 0] * here[:, PACE] * charge.mechanism.noise_multiplier * solver.settings(facts).clip
         )
     noise = np.concatenate(noise).ravel()
-    assert only(noise, charge.mechanism.noise_multiplier * solver.settings(shape).clip)
+    assert only(noise, charge.mechanism.noise_multiplier * solver.settings(facts).clip)
 
 
 @pytest.mark.parametrize("unit", [False, True], ids=["entries", "units"])

@@ -10,10 +10,12 @@ import pytest
 from scipy import stats
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
 from sfumato.kernels.reference.private_passes import direction_at
-from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import RowwiseVectorLaplace
 from sfumato.privacy.units import Value
@@ -21,7 +23,7 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.as_printed.wei import PaperGradient, PaperInput, PaperOutput
 from sfumato.solvers.gradient.sequential import SequentialSGD
 from sfumato.solvers.private.passes import PrivatePasses
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 N, RANK = 3000, 3
 # Entry i has the levels (i, i, i): every row is met once, so that its move shows its noise.
@@ -30,14 +32,8 @@ TENSOR = SparseTensor(
     np.random.default_rng(0).uniform(-1, 1, N),
     tuple(Mode(f"m{m}", N) for m in range(3)),
 )
-SHAPE = PublicShape(
-    TENSOR.modes,
-    lambda shape, dtype: CPModel.zeros(shape, RANK, dtype),
-    fit_mean=False,
-    fit_biases=False,
-    unit=Value(),
-    bounds=(-1.0, 1.0),
-)
+SHAPE = Shape(TENSOR.modes, (RANK,) * 3, fit_mean=False, fit_biases=False)
+FACTS = Facts(SHAPE, Value(), (-1.0, 1.0), entries=N)
 
 
 def has_law(sample, law):
@@ -62,9 +58,9 @@ def is_vector_noise(noise, scale):
 
 
 def first_answer(solver, entropy_seed):
-    state = solver.init(5, SHAPE)
-    with Ledger(Value()).reserve(solver.charges(SHAPE), Entropy(entropy_seed)) as reservation:
-        return reservation.ask(lambda draw: solver.answer(solver.ask(state), Site(TENSOR, 1), draw))
+    query, engine = solver.ask(solver.init(Run(5), FACTS)), Local(Site(TENSOR, 1))
+    with Ledger(Value()).reserve(solver.charges(FACTS), Entropy(entropy_seed)) as reservation:
+        return reservation.ask(lambda draw: engine.released(query, draw))
 
 
 def test_paper_s_input():
@@ -85,7 +81,8 @@ def test_paper_s_output():
     descent = SequentialSGD(passes=3, init_scale=0.5)
     solver = PaperOutput(descent, noise=2.0, mode="m1")
     noisy = first_answer(solver, 13).model
-    exact, largest = solver.descend(solver.init(5, SHAPE), Site(TENSOR, 1), 0.0, np.random.default_rng())
+    query = solver.ask(solver.init(Run(5), FACTS))
+    exact, largest = query.descended(Site(TENSOR, 1), np.random.default_rng())
     assert largest == pytest.approx(0.1)
     np.testing.assert_array_equal(noisy.factors[2], exact.model.factors[2])
     is_vector_noise(noisy.factors[1] - exact.model.factors[1], 2 * 3 * largest * 0.005 * 2.0)
@@ -95,19 +92,19 @@ def test_paper_s_output():
 def test_a_private_pass(law):
     settings = {"passes": 1, "noise_law": law, "ridge": 0.0}
     solver = PrivatePasses(**settings, noise=2.0)
-    start = solver.init(5, SHAPE).model
+    start = solver.init(Run(5), FACTS).model
     noisy = first_answer(solver, 14)
-    step = solver.step_at(SHAPE, 0, N)
+    step = solver.step_at(FACTS, 0)
     # The same step without noise: as much smaller as its noise would have been.
     quiet = PrivatePasses(**settings, step=step, noise=1e-20)
-    assert quiet.step_at(SHAPE, 0, N) == pytest.approx(step)
+    assert quiet.step_at(FACTS, 0) == pytest.approx(step)
     moves = np.hstack(
         [a - b for a, b in zip(noisy.factors, first_answer(quiet, 14).factors, strict=True)]
     )
     directions = np.array([direction_at(start, cell, False) for cell in TENSOR.coordinates.T])
     length = np.linalg.norm(directions, axis=1)
     noise = moves * (1 + step * length**2)[:, None] / step
-    epsilon = solver.shares(SHAPE)[1]
+    epsilon = solver.shares(FACTS)[1]
     change = np.minimum(2 * solver.clip, 4.0 * length)  # the range is four of the default spreads
     if law == "vector":
         is_vector_noise(noise / change[:, None], 1 / epsilon)

@@ -11,12 +11,17 @@ LONGEST = 500  # lines
 
 SAME_NAME = {
     "audit.py": "auditing a fit, and the command that does it",
+    "completion.py": "completions as they are carried out and as people call them",
     "components.py": "models of the power method, and folders that they are kept in",
     "coupled.py": "coupled models, where their data are held, their folders, and what people call",
     "passes.py": "passes over the entries, open and private",
     "plan.py": "plans, and the command that shows one",
     "power.py": "the power method as it is carried out and as people call it",
+    "protocol.py": "what every model is, and every solver",
+    "records.py": "plain data: how it is marked, and what is found of data and fits",
     "search.py": "searches as they are carried out and as people call them",
+    "shape.py": "what is fitted: to one tensor, and to several that share modes",
+    "slopes.py": "how steep something is: log likelihoods, and curves of papers' studies",
     "solver.py": "the solver in a folder of one family",
     "wei.py": "paper W's algorithms as printed, and its studies",
 }
@@ -24,16 +29,7 @@ SAME_NAME = {
 LONG = {
     "data/samples.py": "one reader of streams for each kind of source, with what they share",
     "data/synthetic.py": "one maker of invented data after the other",
-    "estimators/completion.py": "all estimators of one tensor; to be split",
-    "estimators/power.py": "one estimator of three kinds of data; to be split",
     "kernels/numba/private_steps.py": "kernels stay whole",
-    "report.py": "all that is printed and drawn; to be split",
-    "solvers/coupled/langevin.py": "one solver with the losses that it knows",
-    "solvers/least_squares/als.py": "one solver; to be split",
-    "solvers/private/alternating/solver.py": "one solver; to be split",
-    "solvers/private/biases.py": "two solvers; to be split",
-    "solvers/private/gradient/solver.py": "one solver; to be split",
-    "solvers/private/output.py": "one solver with its kernels; to be split",
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sfumato.auditing.attacks import Attack, attacks, honest_scores, rows_of
 from sfumato.auditing.bounds import Counts, epsilon_bound, gaussian_bound, gaussian_distance
-from sfumato.auditing.known import known_ratio
+from sfumato.auditing.likelihood import known_ratio
 from sfumato.auditing.neighbours import Neighbours, neighbours, usual_canaries
 from sfumato.auditing.subject import Subject, check_common
 from sfumato.auditing.trials import Runs, Trial, carry_out

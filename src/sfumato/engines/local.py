@@ -23,7 +23,13 @@ class Local(Generic[_Site]):
 
     def answer(self, query: Query) -> Any:
         """The statistics of all sites together; several sites need statistics that have a sum."""
-        return reduce(add, [query.answer(site) for site in self.sites])
+        answers = [query.answer(site) for site in self.sites]
+        if len(answers) > 1 and not _has_sum(answers[0]):
+            raise SettingError(
+                f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use "
+                "solver 'als', or put the data together"
+            )
+        return reduce(add, answers)
 
     def released(self, query: PrivateQuery, draw: Draw) -> Any:
         """What a draw makes of the answer of all sites together."""
@@ -38,3 +44,9 @@ class Local(Generic[_Site]):
         if isinstance(query, NoisyQuery):
             return query.noisy(site, draw)
         return draw.release(query.clipped(site))
+
+
+def _has_sum(statistics: Any) -> bool:
+    """Whether statistics can be added; tuples would be strung together."""
+    strung = isinstance(statistics, tuple) and type(statistics).__add__ is tuple.__add__
+    return hasattr(statistics, "__add__") and not strung

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from sfumato.checks import as_pair
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.models.shape import Shape
@@ -72,9 +73,12 @@ class Facts:
     scatter_share: ClassVar[float] = 0.75  # of the values' variance
 
     def __post_init__(self) -> None:
-        check_range(*self.bounds)
-        (low, high), sizes, name = self.bounds, self.shape.sizes, self.unit.mode
+        low, high = as_pair("bounds", self.bounds, "two finite numbers, the lower one first")
+        check_range(low, high)
+        sizes, name = self.shape.sizes, self.unit.mode
         unit_mode = None if name is None else find_mode(self.shape.modes, name)
+        if self.local is not None and not 0 <= self.local < len(sizes):
+            raise SettingError(f"there is no mode {self.local}: there are {len(sizes)}")
         if self.local is not None and unit_mode not in (None, self.local):
             raise SettingError(
                 f"rows of {self.shape.modes[self.local].name!r} cannot stay with their owners: what is "

@@ -15,17 +15,28 @@ from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Laplace, PurePass
 from sfumato.solvers.private.passes import PrivatePasses
-from sfumato.solvers.protocol import Info
+from sfumato.solvers.protocol import Finished, Info, NoisyQuery, Silent
 
 
 class State(NamedTuple):
-    shape: Any
+    facts: Any
     total: Any = 0.0
     done: int = 0
 
 
 @dataclass(frozen=True)
-class RowSums:
+class Sums(NoisyQuery):
+    """What a mechanism answers, whichever it is."""
+
+    mechanism: Any
+    state: State
+
+    def noisy(self, site, draw):
+        return self.mechanism.answer(self.state, site, draw)
+
+
+@dataclass(frozen=True)
+class RowSums(Silent):
     noise: float = 1.0
     passes: int = 1
     within: float = 1.0  # part of the range that values are cut to
@@ -35,27 +46,23 @@ class RowSums:
     proven: ClassVar[bool] = True
     exact: ClassVar[bool] = False
 
-    def check(self, shape):
+    def check(self, facts):
         pass
 
-    def assumes(self, shape):
-        return ()
-
-    def charges(self, shape):
+    def charges(self, facts):
         return (Charge("sums", Laplace(self.noise, single=True)),) * self.passes
 
-    def rounds(self, shape):
+    def rounds(self, facts):
         return self.passes
 
-    def init(self, seed, shape):
-        return State(shape)
+    def init(self, run, facts):
+        return State(facts)
 
     def ask(self, state):
-        return state
+        return Sums(self, state)
 
     def bounds(self, state, values):
-        low, high = state.shape.bounds
-        middle, reach = (low + high) / 2, self.within * (high - low) / 2
+        middle, reach = state.facts.middle, self.within * state.facts.half
         return middle - reach, middle + reach
 
     def cut(self, state, values):
@@ -67,19 +74,16 @@ class RowSums:
     def answer(self, state, site, draw):
         tensor = site.tensor
         low, high = self.bounds(state, tensor.values)
-        sums = np.bincount(tensor.coordinates[0], self.cut(state, tensor.values), state.shape.sizes[0])
+        sums = np.bincount(tensor.coordinates[0], self.cut(state, tensor.values), state.facts.sizes[0])
         return self.noisy(sums, high - low, draw)
 
     def update(self, state, released):
         return state._replace(total=state.total + released, done=state.done + 1), Info(state.done + 1)
 
     def finish(self, state):
-        model = state.shape.make_model(state.shape.sizes, state.shape.dtype)
+        model = state.facts.shape.zeros()
         model.biases[model.span(0)] = state.total / self.passes
-        return model
-
-    def own_prior(self, state):
-        return None
+        return Finished(model)
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ class QuarterNoiseInPasses(PrivatePasses):
 
     passes: int = 1
 
-    def _pass(self, query, site, draw):
-        return PrivatePasses._pass(replace(self, noise=self.noise / 4), query, site, draw)
+    def _settings(self, facts, done):
+        return PrivatePasses._settings(replace(self, noise=self.noise / 4), facts, done)
 
 
 @dataclass(frozen=True)
@@ -134,8 +138,8 @@ class BoundsOfTheData(RowSums):
     def answer(self, state, site, draw):
         levels, values = site.tensor.coordinates[0], site.tensor.values
         low, high = self.bounds(state, values)
-        counts = np.bincount(levels, minlength=state.shape.sizes[0])
-        sums = np.bincount(levels, values, state.shape.sizes[0])
+        counts = np.bincount(levels, minlength=state.facts.sizes[0])
+        sums = np.bincount(levels, values, state.facts.sizes[0])
         noisy = sums + draw.stream().laplace(0.0, self.noise * (high - low), sums.shape)
         return np.clip(noisy, low * counts, high * counts)
 
@@ -146,8 +150,8 @@ class PassesForgotten(RowSums):
 
     passes: int = 10
 
-    def charges(self, shape):
-        first, *others = super().charges(shape)
+    def charges(self, facts):
+        first, *others = super().charges(facts)
         return first, *(Charge("forgotten", PurePass(1e-9)) for _ in others)
 
     def noisy(self, sums, width, draw):

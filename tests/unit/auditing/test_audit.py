@@ -18,7 +18,7 @@ from sfumato.auditing import audit
 from sfumato.auditing.attacks import Change, Prediction, attacks, honest_scores
 from sfumato.auditing.audit import _best_candidate, attacked
 from sfumato.auditing.bounds import Counts
-from sfumato.auditing.known import _PassRatio, known_ratio
+from sfumato.auditing.likelihood import _PassRatio, known_ratio
 from sfumato.auditing.neighbours import neighbours
 from sfumato.auditing.subject import Subject
 from sfumato.auditing.trials import Trial, _stacked, carry_out

@@ -19,7 +19,8 @@ from sfumato.auditing.views import View
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.solvers.gradient.sequential import SequentialSGD
-from sfumato.solvers.private.constant import PrivateConstant
+from sfumato.solvers.private.constant import ConstantQuery, PrivateConstant
+from sfumato.solvers.protocol import NoisyQuery
 
 UNITS = [sf.Value(), sf.UnitValues("user", 4), sf.Entry(), sf.Unit("user"), sf.Unit("user", 5)]
 each_unit = pytest.mark.parametrize(
@@ -230,17 +231,27 @@ def private(method="bias", unit="entry", epsilon=1.0, delta=1e-6, local=None, us
 
 
 @dataclass(frozen=True)
-class Careless(PrivateConstant):
-    """Charges for a constant, and gives out what is left at each level besides, without noise."""
+class ConstantAndMore(NoisyQuery):
+    """Ask for a constant, and for what is left at each level besides."""
 
-    def answer(self, query, site, draw):
+    constant: ConstantQuery
+
+    def noisy(self, site, draw):
         tensor = site.tensor
         left = tensor.values - 3.0
         sums = [
             np.bincount(levels, left, size) / 100
             for levels, size in zip(tensor.coordinates, tensor.shape, strict=True)
         ]
-        return super().answer(query, site, draw), sums
+        return draw.release(self.constant.clipped(site)), sums
+
+
+@dataclass(frozen=True)
+class Careless(PrivateConstant):
+    """Charges for a constant, and gives out what is left at each level besides, without noise."""
+
+    def ask(self, state):
+        return ConstantAndMore(super().ask(state))
 
     def update(self, state, released):
         constant, sums = released

@@ -14,7 +14,7 @@ from sfumato.auditing.trials import Trial, carry_out
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.solvers.private.passes import PrivatePasses
-from sfumato.solvers.protocol import DivergedError
+from sfumato.solvers.protocol import DivergedError, Finished
 
 CELLS = np.concatenate([np.indices((4, 3)).reshape(2, -1), [[4], [3]]], axis=1)
 MODES = (Mode("row", 5), Mode("column", 4))
@@ -247,10 +247,11 @@ class LeavesLevelsOut(RowSums):
         return super().answer(state, site, draw)[:kept]
 
     def finish(self, state):
-        sizes = (len(state.total), *state.shape.sizes[1:])
-        model = state.shape.make_model(sizes, state.shape.dtype)
+        first, *others = state.facts.modes
+        modes = (replace(first, size=len(state.total)), *others)
+        model = replace(state.facts.shape, modes=modes).zeros()
         model.biases[model.span(0)] = state.total
-        return model
+        return Finished(model)
 
 
 def test_releases_of_different_shapes_are_told_apart():

@@ -26,13 +26,13 @@ def fitted(estimator=sf.CP, **settings):
 
 @pytest.fixture(scope="module")
 def release():
-    return fitted(sf.Tucker, method=sf.solvers.PrivateSGD(passes=2)).release_files(force=True)
+    return fitted(sf.Tucker, method=sf.PrivateSGD(passes=2)).release_files(force=True)
 
 
 @pytest.fixture(scope="module")
 def shared():
     """A release without the rows of users, but with what they need to solve theirs."""
-    return fitted(unit="user", method=sf.solvers.PrivateAlternating(sweeps=1))
+    return fitted(unit="user", method=sf.PrivateAlternating(sweeps=1))
 
 
 def seen(files, **how):
@@ -173,7 +173,7 @@ def test_rows_that_stay_with_their_owners_are_not_seen(shared):
 
 @pytest.mark.parametrize("kind", [sf.CP, sf.Tucker])
 def test_the_prediction_is_that_of_the_released_model(kind):
-    estimator = fitted(kind, method=sf.solvers.PrivateSGD(passes=2))
+    estimator = fitted(kind, method=sf.PrivateSGD(passes=2))
     found = View.of(estimator.release_files(force=True)).prediction(CELL)
     assert found == pytest.approx(estimator.model_.predict(CELL.astype(np.int32))[0])
 
@@ -186,7 +186,7 @@ def test_without_the_own_rows_the_prediction_is_mean_and_biases(shared):
 
 @pytest.mark.parametrize("unit", ["entry", "user"])
 def test_the_files_of_a_release_are_what_is_written(unit, tmp_path):
-    estimator = fitted(unit=unit, method=sf.solvers.PrivateSGD(passes=1))
+    estimator = fitted(unit=unit, method=sf.PrivateSGD(passes=1))
     folder = estimator.release(tmp_path / "release", force=True)
     written = {file.name: file.read_bytes() for file in folder.iterdir()}
     assert written == estimator.release_files(force=True)

@@ -15,11 +15,12 @@ import sfumato as sf
 from sfumato.data.samples import open_samples
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
-from sfumato.fit.power import Online, PrivatePowerPlan
+from sfumato.fit.power import Decomposition, Online
 from sfumato.privacy.ledger import BudgetError
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.solvers.power.iteration import PowerSettings
 from sfumato.solvers.power.moments import SampleMoment
+from sfumato.solvers.protocol import Run
 
 RNG = np.random.default_rng(0)
 SAMPLES = RNG.standard_normal((30, 4))
@@ -103,14 +104,14 @@ def test_noise_as_printed_that_is_not_enough_is_refused():
 def asked(monkeypatch):
     """All questions of private fits, with the answer before noise, and the noise."""
     seen = []
-    released = PrivatePowerPlan.released
+    released = Decomposition.released
 
-    def recorded(plan, query, values, release):
-        noisy = released(plan, query, values, release)
-        seen.append((plan, query, np.array(values), noisy))
+    def recorded(task, query, values, release):
+        noisy = released(task, query, values, release)
+        seen.append((task, query, np.array(values), noisy))
         return noisy
 
-    monkeypatch.setattr(PrivatePowerPlan, "released", recorded)
+    monkeypatch.setattr(Decomposition, "released", recorded)
     return seen
 
 
@@ -152,9 +153,9 @@ def test_no_neighbour_of_a_tensor_of_any_size_moves_an_answer_further(symmetric,
             for given in (tensor, after):
                 method = sf.PowerMethod(1, 2, 1, symmetric=symmetric, privacy=privacy(unit))
                 method.fit(as_given(given))
-            (plan, query, before, _), (_, again, moved, _) = asked[0], asked[2]
+            (task, query, before, _), (_, again, moved, _) = asked[0], asked[2]
             np.testing.assert_array_equal(query.directions, again.directions)
-            assert np.linalg.norm(moved - before) <= plan.sensitivity(query)
+            assert np.linalg.norm(moved - before) <= task.sensitivity(query)
 
 
 def test_guarantees_of_tensors_say_what_changes_and_where_values_are_cut():
@@ -348,7 +349,7 @@ def test_a_block_answers_one_question_whatever_progress_raises(error, asked):
 def test_the_machine_itself_counts_a_block_once_its_callback_has_returned():
     """Whoever drives it: the block that is given again answers the question that it was given for."""
     settings = PowerSettings((4,), 3, 1, 2, 2)
-    machine = Online(settings, 0, SampleMoment(3, 1.0), None, Stumbling(ValueError("told")))
+    machine = Online(settings, Run(), SampleMoment(3, 1.0), None, Stumbling(ValueError("told")))
     questions = []
 
     def release(query, total):

@@ -35,6 +35,7 @@ from sfumato.fit.power import carry_out_power, from_stream
 from sfumato.solvers.power import iteration as power
 from sfumato.solvers.power.iteration import PowerSettings, Query, components
 from sfumato.solvers.power.moments import SampleMoment
+from sfumato.solvers.protocol import Run
 
 MAKERS = {"dense": np.asarray, "sparse": scipy.sparse.csr_array}
 CLOSE = {np.float64: 1e-8, np.float32: 1e-5}  # products of float32 samples are float32
@@ -57,7 +58,7 @@ def starts_and_result(batches, settings, moment, misprint=None):
             query = Query(query.kind, asked[-2].directions, query.basis)
         return answers(query)
 
-    found = components(carry_out_power(settings, 0, answer))
+    found = components(carry_out_power(settings, Run(), answer))
     begun = [
         q.directions
         for q, before in zip(asked, [None, *asked], strict=False)

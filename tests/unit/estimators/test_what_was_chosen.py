@@ -42,7 +42,7 @@ CLEAR = sf.Profile(biases=0.1, interactions=0.85, components=2)
 def test_what_auto_chose_can_be_read(epsilon, profile, kind, method, tmp_path):
     model = fitted(kind(privacy=privacy(epsilon=epsilon, profile=profile)))
     plan = model.plan(TENSOR.modes, bounds=TENSOR.bounds)
-    ranks = tuple(plan.shape.make_model(plan.shape.sizes, plan.shape.dtype).ranks)
+    ranks = tuple(plan.task.facts.shape.zeros().ranks)
     assert model.rank_ == (ranks if kind is sf.Tucker else ranks[0])
     assert isinstance(model.rank_, tuple if kind is sf.Tucker else int)
     assert model.method_ == method

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.engines.local import Local
 from sfumato.fit import planner
 from sfumato.fit.planner import Outlook, expected, forecast, popular_levels
-from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.biases import CountsQuery, count_statistics
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.private.biases import CountsQuery
+from sfumato.solvers.protocol import Run
 
 UNITS = [(sf.Entry(), None), (sf.Entry(), 0), (sf.Unit("user"), 0)]
 NAMES = ("user", "item", "place", "hour")
@@ -25,15 +27,7 @@ def public(sizes, entries, unit=None, local=None, *, bins=None, bounds=(-2.0, 2.
         sf.Mode(name, size, bin=(bins or {}).get(name))
         for name, size in zip(NAMES[: len(sizes)], sizes, strict=True)
     )
-    return PublicShape(
-        modes,
-        lambda sizes, dtype: CPModel.zeros(sizes, 1, dtype),
-        unit=unit or sf.Entry(),
-        bounds=bounds,
-        entries=entries,
-        spread=spread,
-        local=local,
-    )
+    return Facts(Shape(modes, (1,) * len(modes)), unit or sf.Entry(), bounds, entries, spread, local)
 
 
 # -- how entries lie ------------------------------------------------------------------------------
@@ -54,12 +48,12 @@ def test_levels_have_the_entries_that_sampling_gives_them(exponent, entries):
 
 
 def test_weighted_counts_are_those_that_units_give():
-    shape = public((400, 200, 12), 20_000, sf.Unit("user"), 0)
-    outlook = Outlook(shape)
-    data = sf.synthetic.typical(shape.modes, 20_000, seed=3).tensor
+    facts = public((400, 200, 12), 20_000, sf.Unit("user"), 0)
+    outlook = Outlook(facts)
+    data = sf.synthetic.typical(facts.modes, 20_000, seed=3).tensor
     solver = sf.PrivateBiases()
     for mode in (1, 2):
-        counted = count_statistics(CountsQuery(solver._known(shape), mode), Site(data, 1)).values
+        counted = CountsQuery(solver._known(facts), mode).clipped(Site(data, 1)).values
         assert outlook.counts[mode].sum() == pytest.approx(counted.sum(), rel=0.05)
 
 
@@ -68,8 +62,8 @@ def test_weighted_counts_are_those_that_units_give():
 
 def test_a_level_keeps_what_the_best_linear_guess_keeps():
     """Simulated sums of uniform levels; the share kept has a standard error below 0.01."""
-    shape = public((200, 50), 4_000)
-    outlook = Outlook(shape, sf.Profile(skew=(0.0, 0.0)))
+    facts = public((200, 50), 4_000)
+    outlook = Outlook(facts, sf.Profile(skew=(0.0, 0.0)))
     signal, rest, noise, n = 0.2, 0.5, 300.0, 80
     rng = np.random.default_rng(0)
     truth = sqrt(signal) * rng.standard_normal(20_000)
@@ -80,25 +74,25 @@ def test_a_level_keeps_what_the_best_linear_guess_keeps():
 
 def test_the_noise_of_biases_is_what_the_solver_draws():
     """The noise that the solver reports while it fits, by mode; averaged over its rounds."""
-    shape = public((60, 40), 1_000, sf.Entry(), None)
-    data = sf.synthetic.typical(shape.modes, 1_000, seed=0).tensor
+    facts = public((60, 40), 1_000, sf.Entry(), None)
+    data = sf.synthetic.typical(facts.modes, 1_000, seed=0).tensor
     solver = sf.PrivateBiases(0.1)
-    state = solver.init(0, shape)
-    site, charges = Site(data, 1), solver.charges(shape)
-    with Ledger(shape.unit).reserve(charges, Entropy(1)) as reservation:
+    state = solver.init(Run(), facts)
+    engine, charges = Local(Site(data, 1)), solver.charges(facts)
+    with Ledger(facts.unit).reserve(charges, Entropy(1)) as reservation:
         for _ in charges:
             query = solver.ask(state)
-            released = reservation.ask(lambda draw, q=query: solver.answer(q, site, draw))
+            released = reservation.ask(lambda draw, q=query: engine.released(q, draw))
             state, _ = solver.update(state, released)
-    outlook = Outlook(shape)
-    left = solver.settled_noise(shape, outlook.counts)
+    outlook = Outlook(facts)
+    left = solver.settled_noise(facts, outlook.counts)
     for mode, level in enumerate(state.levels):
         assert left[mode] == pytest.approx(level.noise, rel=0.02)  # clipping follows noisy counts
 
 
 def test_without_noise_the_constant_and_the_profile_are_reached():
-    shape = public((500, 400), 190_000)
-    outlook, budget = Outlook(shape), sf.Budget(1e3, 1e-6)
+    facts = public((500, 400), 190_000)
+    outlook, budget = Outlook(facts), sf.Budget(1e3, 1e-6)
     assert expected(outlook, budget, "constant", 0).error == pytest.approx(1)
     assert expected(outlook, budget, "bias", 0).error == pytest.approx(2 / 3, rel=0.02)
     full = expected(outlook, budget, "alternating", 12)
@@ -151,8 +145,8 @@ def test_fits_reach_what_is_expected(unit, local, epsilon):
         )
         estimator = sf.CP(privacy=privacy)
         errors[method] = estimator.fit(train).rmse(test)
-    shape = estimator.plan(train.modes, bounds=train.bounds).shape
-    best = forecast(shape, sf.Budget(epsilon, 1e-6)).best
+    facts = estimator.plan(train.modes, bounds=train.bounds).task.facts
+    best = forecast(facts, sf.Budget(epsilon, 1e-6)).best
     assert best.ratio == pytest.approx(errors["auto"] / errors["constant"], rel=0.1)
 
 
@@ -178,8 +172,8 @@ def never_rises(numbers):
 @pytest.mark.parametrize("case", list(random_shapes(8)), ids=str)
 def test_more_budget_never_means_more_error_or_less_rank(case):
     sizes, entries, bins, (unit, local) = case
-    shape = public(sizes, entries, unit, local, bins=bins)
-    row = [forecast(shape, sf.Budget(epsilon, 1e-6)) for epsilon in np.geomspace(0.05, 20, 10)]
+    facts = public(sizes, entries, unit, local, bins=bins)
+    row = [forecast(facts, sf.Budget(epsilon, 1e-6)) for epsilon in np.geomspace(0.05, 20, 10)]
     for errors in zip(*[(f.constant.rmse, f.biases.rmse, f.factors.rmse) for f in row], strict=True):
         assert never_rises(errors)
     ranks = [f.best.rank for f in row]
@@ -202,8 +196,8 @@ def test_more_entries_never_mean_more_error_or_less_rank(case):
 
 def test_expected_errors_change_smoothly():
     """A hundredth more budget changes no expected error by more than a hundredth."""
-    shape = public((6000, 4000), 800_000, sf.Entry(), 0)
-    row = [forecast(shape, sf.Budget(e, 1e-6)).best.rmse for e in np.geomspace(0.9, 1.1, 21)]
+    facts = public((6000, 4000), 800_000, sf.Entry(), 0)
+    row = [forecast(facts, sf.Budget(e, 1e-6)).best.rmse for e in np.geomspace(0.9, 1.1, 21)]
     steps = np.abs(np.diff(np.log(row)))
     assert steps.max() < 0.01
 

@@ -8,18 +8,37 @@ import numpy as np
 import pytest
 
 import sfumato as sf
-from sfumato.fit.admit import admit
+from sfumato.fit.admit import Protected, admit
 from sfumato.fit.choose import open_ledger
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.ledger import Charge
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian
-from sfumato.solvers.protocol import DivergedError, Info
+from sfumato.solvers.private.constant import ConstantQuery
+from sfumato.solvers.protocol import DivergedError, Finished, Info, Silent, WholeQuery
 
 
 @dataclass(frozen=True)
-class NoisyMeans:
+class MeansQuery(WholeQuery):
+    """Ask for the sums of the centred values by level of a mode."""
+
+    facts: Facts
+    mode: int
+    fail: bool
+
+    def clipped(self, site):
+        if self.fail:
+            raise RuntimeError("a fault in the middle")
+        tensor, half = site.tensor, self.facts.half
+        centred = np.clip(tensor.values - self.facts.middle, -half, half)
+        sums = np.bincount(tensor.coordinates[self.mode], centred, tensor.shape[self.mode])
+        return Clipped(sums, np.inf, half)
+
+
+@dataclass(frozen=True)
+class NoisyMeans(Silent):
     """A small private solver: noisy sums of the centred values by level of each shared mode."""
 
     noise: float = 1.0
@@ -29,52 +48,39 @@ class NoisyMeans:
     proven: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
-    def check(self, shape):
+    def check(self, facts):
         pass
 
-    def shared(self, shape):
-        return [m for m in range(len(shape.modes)) if m != shape.local]
+    def shared(self, facts):
+        return [m for m in range(len(facts.modes)) if m != facts.local]
 
-    def charges(self, shape):
-        return tuple(Charge(f"mode {m}", Gaussian(self.noise)) for m in self.shared(shape))
+    def charges(self, facts):
+        return tuple(Charge(f"mode {m}", Gaussian(self.noise)) for m in self.shared(facts))
 
-    def rounds(self, shape):
-        return len(self.charges(shape))
+    def rounds(self, facts):
+        return len(self.charges(facts))
 
-    def assumes(self, shape):
+    def assumes(self, facts):
         return ("nothing else",)
 
-    def init(self, seed, shape):
-        model = shape.make_model(shape.sizes, shape.dtype)
-        return model.with_mean(sum(shape.bounds) / 2), self.shared(shape), shape
+    def init(self, run, facts):
+        return facts.shape.zeros().with_mean(facts.middle), self.shared(facts), facts
 
     def ask(self, state):
-        return state[1][0], state[2]
-
-    def answer(self, query, site, draw):
-        mode, shape = query
-        if self.fail and mode == self.shared(shape)[-1]:
-            raise RuntimeError("a fault in the middle")
-        low, high = shape.bounds
-        tensor = site.tensor
-        centred = np.clip(tensor.values - (low + high) / 2, (low - high) / 2, (high - low) / 2)
-        sums = np.bincount(tensor.coordinates[mode], centred, tensor.shape[mode])
-        return mode, draw.release(Clipped(sums, np.inf, (high - low) / 2)).values
+        _, modes, facts = state
+        return MeansQuery(facts, modes[0], fail=self.fail and len(modes) == 1)
 
     def update(self, state, released):
-        model, modes, shape = state
-        mode, sums = released
-        model.mode_biases[mode][:] = sums / 1000
-        return (model, modes[1:], shape), Info(1)
+        model, (mode, *modes), facts = state
+        model.mode_biases[mode][:] = released.values / 1000
+        return (model, modes, facts), Info(1)
 
     def finish(self, state):
-        return state[0]
-
-    def own_prior(self, state):
-        local = state[2].local
-        if local is None:
-            return None
-        return OwnPrior(mode=local, precisions=np.ones(1), bias_precision=1.0, scatter=1.0)
+        model, _, facts = state
+        if facts.local is None:
+            return Finished(model)
+        prior = OwnPrior(mode=facts.local, precisions=np.ones(1), bias_precision=1.0, scatter=1.0)
+        return Finished(model, own_prior=prior)
 
 
 def ratings(values=(1.0, 2, 3, 4, 5, 9, 1, 2)):
@@ -107,15 +113,15 @@ def fitted(**changes):
 
 
 def test_values_beyond_the_bounds_are_clipped_in_silence():
-    unit, public = sf.Entry(), sf.Public(labels=True)
+    protected = Protected(sf.Entry(), sf.Public(labels=True))
     values = (1.0, 99, -7, np.nan, np.inf, 2, 3, 4)
-    admitted = admit(ratings(values), unit, public, None, Entropy(0))
+    admitted = admit(ratings(values), protected, Entropy(0))
     assert sorted(admitted.values) == [1, 1, 2, 3, 3, 4, 5, 5]
 
 
 def test_entries_with_labels_that_are_not_public_are_left_out():
     public = sf.Public(labels={"user": ["dan", "ann", "eve"], "item": ["x", "y", "z"]})
-    admitted = admit(ratings(), sf.Entry(), public, None, Entropy(0))
+    admitted = admit(ratings(), Protected(sf.Entry(), public), Entropy(0))
     assert admitted.modes[0].labels.tolist() == ["dan", "ann", "eve"]
     assert set(admitted.coordinates[0]) == {0, 1}
     whole = ratings()
@@ -194,7 +200,7 @@ def test_whatever_the_caller_declared_is_listed_as_assumed(method):
     for unit, local in (("user", "auto"), ("entry", "user")):
         settings = privacy(unit=unit, local=local, method=method, public=sf.Public(**facts))
         plan = sf.CP(1, privacy=settings).plan(ratings().modes, bounds=(1, 5))
-        text = "\n".join(plan.assumptions())
+        text = "\n".join(plan.task.promise.assumptions)
         for part in ("about 8, is public", "about 1.5, is public", "profile", "at most 9 levels"):
             assert part in text
         assert "rows of user are shown to their owners alone" in text
@@ -203,14 +209,14 @@ def test_whatever_the_caller_declared_is_listed_as_assumed(method):
 
 def test_where_an_entry_is_protected_owners_take_places_at_random():
     """Every place is as likely for everyone, whoever else is there: 4,000 draws, 6 standard errors."""
-    tensor, unit = ratings(), sf.Entry()
+    tensor, protected = ratings(), Protected(sf.Entry(), sf.Public(labels=True, units=5), local=0)
     for users in (4, 3):
         kept = tensor.take(tensor.coordinates[0] < users)
         modes = (sf.Mode("user", users, tensor.modes[0].labels[:users]), tensor.modes[1])
         fewer = sf.SparseTensor(kept.coordinates, kept.values, modes, (1, 5))
         taken = np.zeros((users, 5))
         for seed in range(4000):
-            admitted = admit(fewer, unit, sf.Public(labels=True, units=5), 0, Entropy(seed))
+            admitted = admit(fewer, protected, Entropy(seed))
             levels = admitted.modes[0].find(modes[0].labels)
             taken[np.arange(users), levels] += 1
         assert np.abs(taken / 4000 - 0.2).max() < 6 * np.sqrt(0.16 / 4000)
@@ -230,7 +236,8 @@ def test_somebody_called_nobody_is_somebody():
     users = np.array(["(nobody 1)", "bob", "(nobody' 1)", "dan"], object)
     modes = (sf.Mode("user", 4, users), tensor.modes[1])
     strange = sf.SparseTensor(tensor.coordinates, tensor.values, modes, (1, 5))
-    admitted = admit(strange, sf.Unit("user"), sf.Public(labels=True, units=7), 0, Entropy(0))
+    protected = Protected(sf.Unit("user"), sf.Public(labels=True, units=7), local=0)
+    admitted = admit(strange, protected, Entropy(0))
     assert admitted.modes[0].find(users).tolist() == [0, 1, 2, 3]
     assert len(set(admitted.modes[0].labels)) == 7
 
@@ -256,8 +263,8 @@ def test_how_many_owners_there_are_does_not_show(method, kind, tmp_path):
 def test_labels_are_matched_letter_by_letter():
     modes = (sf.Mode("user", 2, np.array(["7", "07"], object)), ratings().modes[1])
     tensor = sf.SparseTensor(np.array([[0, 1], [0, 1]]), np.array([1.0, 2.0]), modes, (1, 5))
-    public = sf.Public(labels={"user": [6, 7], "item": ["x", "y"]})
-    assert admit(tensor, sf.Entry(), public, None, Entropy(0)).values.tolist() == [1.0]
+    protected = Protected(sf.Entry(), sf.Public(labels={"user": [6, 7], "item": ["x", "y"]}))
+    assert admit(tensor, protected, Entropy(0)).values.tolist() == [1.0]
 
 
 def test_bounds_are_needed_before_anything_is_drawn(tmp_path):
@@ -288,7 +295,7 @@ def test_noise_is_what_was_calibrated():
     """64 fits of 7 sums: their variance has a relative error of 7%, so 20% off is 3 deviations."""
     model = sf.CP(1, privacy=privacy())
     plan = model.plan(ratings().modes, bounds=(1, 5))
-    deviation = 2 * plan.solver.noise
+    deviation = 2 * plan.task.noise
     centred = np.clip(ratings().values, 1, 5) - 3
     true = [
         np.bincount(levels, centred, size)
@@ -367,8 +374,8 @@ class Quiet(NoisyMeans):
 
     times: int = field(default=1, repr=False, compare=False)
 
-    def charges(self, shape):
-        return tuple(Charge("sum", Gaussian(self.noise / self.times)) for _ in super().charges(shape))
+    def charges(self, facts):
+        return tuple(Charge("sum", Gaussian(self.noise / self.times)) for _ in super().charges(facts))
 
 
 @dataclass(frozen=True)
@@ -377,10 +384,10 @@ class Fickle(NoisyMeans):
 
     calls: list = field(default_factory=list, repr=False, compare=False)
 
-    def charges(self, shape):
+    def charges(self, facts):
         self.calls.append(None)
         noise = self.noise / (1 + 0.01 * len(self.calls))
-        return tuple(Charge("sum", Gaussian(noise)) for _ in super().charges(shape))
+        return tuple(Charge("sum", Gaussian(noise)) for _ in super().charges(facts))
 
 
 @pytest.mark.parametrize("asked", [{}, {"epsilon": None, "delta": 0.0, "rho": 0.02}])
@@ -565,7 +572,7 @@ def test_a_plan_explains_itself_without_data():
     text = plan.explain()
     assert "noisy means" in text
     assert "one entry" in text
-    assert f"{plan.solver.noise:.3g}" in text
+    assert f"{plan.task.noise:.3g}" in text
 
 
 def test_splitting_by_label_moves_no_other_entry():
@@ -594,13 +601,9 @@ def test_a_fit_whose_arithmetic_breaks_down_has_diverged(monkeypatch):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_sums_that_left_the_range_are_not_released(value, monkeypatch):
     """A sampler gives the largest number there is for infinity, without noise."""
-    drawn = []
-
-    def broken(self, query, site, draw):
-        noisy = draw.release(Clipped(np.array([value]), 1.0, 1.0))
-        drawn.append(noisy)
-
-    monkeypatch.setattr(sf.PrivateBiases, "answer", broken)
+    drawn, release = [], Draw.release
+    monkeypatch.setattr(Draw, "release", lambda *given: drawn.append(release(*given)))
+    monkeypatch.setattr(ConstantQuery, "clipped", lambda *_: Clipped(np.array([value]), 1.0, 1.0))
     tensor = sf.synthetic.ratings_like(20, 15, 4, 300)
     privacy = sf.Privacy(1.0, 1e-6, unit="entry", method="bias", public=sf.Public(300, labels=True))
     with pytest.raises(DivergedError, match="nothing was drawn"):

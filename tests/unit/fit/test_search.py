@@ -11,10 +11,11 @@ from sklearn.base import clone
 import sfumato as sf
 from sfumato.fit.search import HeldOutError
 from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import covers, epsilon_of
-from sfumato.privacy.events import RepeatAndSelect
+from sfumato.privacy.events import Composed, RepeatAndSelect
+from sfumato.privacy.facts import Facts
 from sfumato.sites.memory import Site
-from sfumato.solvers.protocol import PublicShape
 
 MODES = (
     sf.Mode("user", 6, np.array([f"u{n}" for n in range(6)], object)),
@@ -51,8 +52,8 @@ def search(candidates=None, repetitions=8, holdout=0.2, **changes):
 
 
 def score_for(unit, local=None, entries=20):
-    shape = PublicShape(MODES, CPModel.zeros, unit=unit, bounds=(1.0, 5.0), entries=entries, local=local)
-    return HeldOutError.of(shape, 0.3)
+    facts = Facts(Shape(MODES, (1, 1)), unit, (1.0, 5.0), entries, local=local)
+    return HeldOutError.of(facts, 0.3)
 
 
 def a_model(rng):
@@ -133,20 +134,22 @@ def test_noise_of_all_candidates_fills_the_budget_and_less_of_it_would_not_do(un
     plan = search([sf.CP(1), sf.CP(2), sf.CP(3)], unit=unit, method=method, **budget).plan(
         MODES, bounds=(1, 5), entries=20
     )
-    assert covers(plan.budget, plan.mechanism.event)
-    assert epsilon_of(plan.mechanism.event, plan.budget.delta) > 0.999 * plan.budget.epsilon
+    task, plans = plan.task, plan.task.plans
+    assert plan.event == Composed((task.mechanism.event,))
+    assert covers(plan.budget, task.mechanism.event)
+    assert epsilon_of(task.mechanism.event, plan.budget.delta) > 0.999 * plan.budget.epsilon
     for candidate in range(3):
-        solver = plan.plans[candidate].solver
-        less = replace(plan.plans[candidate], solver=replace(solver, noise=solver.noise * 2 / 3))
-        plans = (*plan.plans[:candidate], less, *plan.plans[candidate + 1 :])
-        assert not covers(plan.budget, replace(plan, plans=plans).mechanism.event)
+        fit = plans[candidate].task
+        less = replace(plans[candidate], task=fit.with_noise(fit.noise * 2 / 3))
+        others = (*plans[:candidate], less, *plans[candidate + 1 :])
+        assert not covers(plan.budget, replace(task, plans=others).mechanism.event)
 
 
 def test_a_fit_and_its_score_add_up_where_one_unit_is_in_both():
     apart, both = (
         search([sf.CP(1), sf.CP(2)], method=sf.PrivateBiases(), local=local)
         .plan(MODES, bounds=(1, 5))
-        .mechanism
+        .task.mechanism
         for local in (None, "user")
     )
     for mechanism, disjoint, ratio in ((apart, True, 1.0), (both, False, 0.1)):
@@ -162,7 +165,8 @@ def test_a_fit_and_its_score_add_up_where_one_unit_is_in_both():
 
 
 def test_more_repetitions_leave_less_for_each_run():
-    runs = [search(repetitions=n).plan(MODES, bounds=(1, 5)).plans[0].budget.epsilon for n in (1, 4, 20)]
+    plans = [search(repetitions=n).plan(MODES, bounds=(1, 5)) for n in (1, 4, 20)]
+    runs = [plan.task.plans[0].budget.epsilon for plan in plans]
     assert runs[0] > runs[1] > runs[2]
 
 
@@ -239,7 +243,7 @@ def test_a_pure_budget_stays_pure():
     assert 19.9 < made.guarantee_.epsilon <= 20
 
 
-def test_the_whole_search_is_one_charge_before_the_first_draw(tmp_path, monkeypatch):
+def test_the_whole_taskis_one_charge_before_the_first_draw(tmp_path, monkeypatch):
     path = tmp_path / "ledger"
     seen = []
 
@@ -258,7 +262,7 @@ def test_the_whole_search_is_one_charge_before_the_first_draw(tmp_path, monkeypa
     assert made.guarantee_.total_epsilon > 101
 
 
-def test_a_limit_refuses_the_search_before_anything_is_drawn(tmp_path):
+def test_a_limit_refuses_the_taskbefore_anything_is_drawn(tmp_path):
     path = tmp_path / "ledger"
     limit = sf.Budget(99.0, 1e-6)
     with pytest.raises(sf.BudgetError, match="Nothing was drawn"):

@@ -5,20 +5,21 @@ import pytest
 
 import sfumato as sf
 from sfumato.errors import DataError
-from sfumato.fit.completion import carry_out_private
-from sfumato.fit.plan import Plan, PrivatePlan, carry_out
-from sfumato.fit.search import SearchPlan, carry_out_search
+from sfumato.fit.completion import Completion, carry_out, carry_out_private
+from sfumato.fit.plan import Plan, PrivatePlan
+from sfumato.fit.search import BestOf, carry_out_search
 from sfumato.models.multilinear import CPModel
 from sfumato.models.own_prior import OwnPrior
+from sfumato.models.shape import Shape
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import PrivateBiases
-from sfumato.solvers.protocol import PublicShape
 
 OTHERS = "the tensor has other modes than the 4 x 3 levels"
 
@@ -30,17 +31,16 @@ def tensor(*sizes, bounds=(0, 5)):
     return sf.SparseTensor(cells, np.arange(8.0) % 5, modes, bounds)
 
 
-def shape(**settings):
-    make = lambda sizes, dtype: CPModel.zeros(sizes, 1, dtype)  # noqa: E731
-    return PublicShape(tensor(4, 3).modes, make, **settings)
+def private_plan():
+    facts = Facts(Shape(tensor(4, 3).modes, (1, 1)), sf.Entry(), (0.0, 5.0), entries=8)
+    return PrivatePlan(Completion(PrivateBiases(noise=1.0), facts), Budget(1.0, 1e-6))
 
 
 @pytest.mark.parametrize("sizes", [(9, 3), (4, 9), (3, 3), (4, 3, 2)])
 def test_open_and_private_fits_and_own_rows(sizes):
-    site, planned = Site(tensor(*sizes), 1), shape(unit=sf.Entry(), bounds=(0.0, 5.0), entries=8)
+    site, plan = Site(tensor(*sizes), 1), private_plan()
     with pytest.raises(DataError, match=OTHERS):
-        carry_out(Plan(planned, sf.ALS(sweeps=1)), site)
-    plan = PrivatePlan(planned, PrivateBiases(noise=1.0), Budget(1.0, 1e-6))
+        carry_out(Plan(plan.task.facts.shape, sf.ALS(sweeps=1)), site)
     ledger = Ledger(sf.Entry())
     with pytest.raises(DataError, match=OTHERS):
         carry_out_private(plan, site, ledger, Entropy(1))
@@ -59,19 +59,18 @@ def test_what_is_said_does_not_depend_on_the_entries():
 
 
 def test_a_search():
-    planned = shape(unit=sf.Entry(), bounds=(0.0, 5.0), entries=8)
-    plan = PrivatePlan(planned, PrivateBiases(noise=1.0), Budget(1.0, 1e-6))
-    search = SearchPlan((plan,), Budget(1.0, 1e-6), 0.5, 2)
+    budget = Budget(1.0, 1e-6)
+    search = PrivatePlan(BestOf((private_plan(),), budget, 0.5, 2), budget)
     ledger = Ledger(sf.Entry())
     with pytest.raises(DataError, match=OTHERS):
-        carry_out_search(search, tensor(9, 3), ledger, Entropy(1), [None])
+        carry_out_search(search, tensor(9, 3), 1, ledger, Entropy(1), [None])
     assert ledger.fits == 0
 
 
 def test_coupled_fits():
     small = sf.Relations({"a": tensor(4, 3, bounds=None), "b": tensor(4, 3, 2, bounds=None)})
     large = sf.Relations({"a": tensor(9, 3, bounds=None), "b": tensor(9, 3, 2, bounds=None)})
-    planned = CoupledShape.of(small, 1, np.dtype(float), 1)
+    planned = CoupledShape.of(small, 1)
     plan = Plan(planned, sf.Multiplicative(sweeps=1))
     with pytest.raises(DataError, match=r"other modes than the 4 x 3( x 1)? levels"):
         carry_out(plan, CoupledSite(large, 1, np.dtype(float)))

@@ -21,6 +21,13 @@ def problem():
     return invented("cp", "minmax", 0.5, 0)
 
 
+def test_the_paper_s_methods_take_the_data_s_own_bounds_as_printed(problem):
+    values = problem.printed.values
+    assert wei.printed_facts(problem).bounds == (values.min(), values.max())
+    doubled = problem.printed.with_values(2 * values)
+    assert wei.printed_facts(problem, doubled).bounds == (2 * values.min(), 2 * values.max())
+
+
 def test_bounds_from_the_data_give_the_extreme_value_away(problem):
     """The noise on all *other* values tells whether one value is the least or lies beyond all others."""
     seen = ranges_seen(problem)

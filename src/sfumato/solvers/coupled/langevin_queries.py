@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -28,11 +28,15 @@ _WORTH_A_THREAD = 10_000  # entries of a batch: waking a thread takes as long as
 
 
 @record
-class Losses(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Losses:
     """Divergences of each chain (row) and relation, and how many observed cells relations have."""
 
     sums: Array
     cells: Array
+
+    def __add__(self, other: Losses) -> Losses:
+        return Losses(self.sums + other.sums, self.cells + other.cells)
 
 
 @record

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.checks import check_count, check_positive
+from sfumato.checks import check_count, check_positive, given
 from sfumato.data.relations import Relation, check_divergence
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.coupled_sums import Sums
@@ -57,11 +57,15 @@ _ROUNDING = 1e-10  # what sums over all cells less the unknown ones leave of not
 
 
 @record
-class Divergences(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Divergences:
     """Of each relation the sum over its observed cells, and how many these are."""
 
     sums: Array
     cells: Array
+
+    def __add__(self, other: Divergences) -> Divergences:
+        return Divergences(self.sums + other.sums, self.cells + other.cells)
 
 
 @record
@@ -130,6 +134,7 @@ class Multiplicative:
     def check(self, shape: Shape | CoupledShape) -> None:
         """Refuse settings that are impossible, or do not fit the shape."""
         check_count(sweeps=self.sweeps)
+        check_positive(**given(tolerance=self.tolerance))
         self._priors(self._shape(shape))
 
     def _shape(self, shape: Shape | CoupledShape) -> CoupledShape:

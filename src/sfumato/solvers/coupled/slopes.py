@@ -17,7 +17,7 @@ of a drawn gradient is about that many times the Hessian.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +31,8 @@ from sfumato.types import Array
 
 
 @record
-class Slopes(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Slopes:
     """Gradient of the log likelihood, and what to scale steps by, laid out as rows and then cores."""
 
     gradients: tuple[Array, ...]

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import digamma, gammaln, polygamma, xlogy
 
-from sfumato.checks import check_count, check_flag, check_positive
+from sfumato.checks import check_count, check_flag, check_positive, given
 from sfumato.data.relations import Relation
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.coupled_sums import Sums
@@ -126,7 +126,11 @@ class Variational:
         """Refuse settings that are impossible, or do not fit the shape."""
         check_count(sweeps=self.sweeps)
         check_flag(learn_prior=self.learn_prior)
-        self._priors(coupled_shape(shape, 1.0, _WHAT))
+        check_positive(**given(tolerance=self.tolerance))
+        coupled = coupled_shape(shape, 1.0, _WHAT)
+        for part, p, phi in zip(coupled.parts, coupled.divergences, coupled.dispersions, strict=True):
+            _check_poisson(part.name, p, phi)
+        self._priors(coupled)
 
     def check_relation(self, relation: Relation) -> None:
         """Refuse what is not Poisson."""
@@ -135,8 +139,6 @@ class Variational:
     def init(self, run: Run, shape: Shape | CoupledShape) -> State:
         self.check(shape)
         coupled = replace(coupled_shape(shape, 1.0, _WHAT), dtype="float64")
-        for part, p, phi in zip(coupled.parts, coupled.divergences, coupled.dispersions, strict=True):
-            _check_poisson(part.name, p, phi)
         shapes, rates, means = coupled.zeros(), coupled.zeros(), _start(coupled, run.seed)
         for each, rate, mean in zip(*map(blocks_of, (shapes, rates, means)), strict=True):
             each[:], rate[:] = _START_SHAPE, _START_SHAPE / mean

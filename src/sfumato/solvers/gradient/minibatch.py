@@ -22,13 +22,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sfumato.checks import check_count, check_share, given
-from sfumato.kernels.numba.minibatch import motion_at_rest, run_batches
+from sfumato.kernels.numba.minibatch import Motion, motion_at_rest, run_batches
 from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site, make_grid
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver
 from sfumato.types import Array
 
 
+@record
 @dataclass(frozen=True)
 class MinibatchSGD(PassSolver):
     """Settings of minibatch gradient descent.
@@ -61,7 +63,8 @@ class MinibatchSGD(PassSolver):
         model, n = query.model, site.tensor.n_entries
         size = min(n, self.batch or min(4096, max(16, n // 200)))
         grid = site.kept(("shuffled",), lambda: make_grid(site.tensor, 1, 0, seed=0))
-        motion = query.memory or motion_at_rest(model)
+        # A copy, like the model: the query stays what it was.
+        motion = Motion(*map(np.copy, query.memory)) if query.memory else motion_at_rest(model)
         squares = run_batches(
             model,
             motion,

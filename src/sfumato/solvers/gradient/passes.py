@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from sfumato.checks import check_count, check_number, check_positive
+from sfumato.checks import check_count, check_number, check_positive, given
 from sfumato.kernels.numba.sgd import Penalty
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
@@ -55,7 +55,8 @@ class PassQuery:
 
 
 @record
-class PassResult(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PassResult:
     """The model after a pass, and the sum of squared errors met on the way."""
 
     model: Multilinear
@@ -102,7 +103,7 @@ class PassSolver(ABC):
 
     def check(self, shape: Shape) -> None:
         check_count(passes=self.passes)
-        check_positive(step=self.step, init_scale=self.init_scale)
+        check_positive(step=self.step, init_scale=self.init_scale, **given(tolerance=self.tolerance))
         check_number(0, bias_ridge=self.bias_ridge, core_ridge=self.core_ridge)
         for what, penalty in (("ridge", self.ridge), ("ridge_per_entry", self.ridge_per_entry)):
             check_number(0, **{what: min(shape.per_mode(penalty, what, 0.0))})

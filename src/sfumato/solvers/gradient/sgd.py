@@ -19,12 +19,14 @@ from typing import ClassVar
 from sfumato.checks import check_positive
 from sfumato.kernels.numba.sgd import run_pass
 from sfumato.models.shape import Shape
+from sfumato.records import record
 from sfumato.sites.memory import Site, make_grid
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver
 
 _SMALL = 200_000  # entries below which a second thread costs more than it brings
 
 
+@record
 @dataclass(frozen=True)
 class SGD(PassSolver):
     """Settings of stochastic gradient descent.

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from sfumato.checks import check_count, check_number, check_positive
+from sfumato.checks import check_count, check_number, check_positive, given
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.normal import (
     NormalEquations,
@@ -51,6 +51,7 @@ _SLOW_SWEEPS = 5  # the same for modes that shrink towards another value than ze
 _FIRST_NOISE = 10.0  # precision to start with, relative to the values: a lower one prunes too early
 
 
+@record
 class Rows(NamedTuple):
     """Some rows of a mode."""
 
@@ -75,18 +76,32 @@ Step = First | Rows | Core | Look
 
 
 @record
-class Residuals(NamedTuple):
+@dataclass(frozen=True)
+class Residuals:
     """Sum of squared residuals, sum of the predictions' variances, number of entries."""
 
     squares: float
     variances: float
     entries: int
 
+    def __add__(self, other: Residuals) -> Residuals:
+        return Residuals(
+            self.squares + other.squares,
+            self.variances + other.variances,
+            self.entries + other.entries,
+        )
+
 
 @record
-class CoreEquations(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CoreEquations:
+    """Gram matrix and right-hand side."""
+
     gram: Array
     rhs: Array
+
+    def __add__(self, other: CoreEquations) -> CoreEquations:
+        return CoreEquations(self.gram + other.gram, self.rhs + other.rhs)
 
 
 @record
@@ -179,6 +194,7 @@ class ALS:
     def check(self, shape: Shape) -> None:
         check_count(sweeps=self.sweeps)
         check_positive(init_scale=self.init_scale, core_ridge=self.core_ridge)
+        check_positive(**given(tolerance=self.tolerance))
         if isinstance(self.ridge, str):
             if self.ridge != "learn":
                 raise SettingError(f'ridge is a number, a mapping or "learn", got {self.ridge!r}')

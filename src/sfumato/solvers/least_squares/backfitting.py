@@ -7,11 +7,11 @@ become the ridge means of what the others leave unexplained.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
-from sfumato.checks import check_count, check_positive
+from sfumato.checks import check_count, check_positive, given
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.records import record
@@ -21,11 +21,15 @@ from sfumato.types import Array
 
 
 @record
-class ResidualSums(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ResidualSums:
     """Per level of a mode: sum of what the rest of the model leaves, and number of entries."""
 
     sums: Array
     counts: Array
+
+    def __add__(self, other: ResidualSums) -> ResidualSums:
+        return ResidualSums(self.sums + other.sums, self.counts + other.counts)
 
 
 @record
@@ -73,7 +77,7 @@ class Backfitting:
 
     def check(self, shape: Shape) -> None:  # noqa: ARG002
         check_count(0, sweeps=self.sweeps)
-        check_positive(ridge=self.ridge)
+        check_positive(ridge=self.ridge, **given(tolerance=self.tolerance))
 
     def init(self, run: Run, shape: Shape) -> State:  # noqa: ARG002
         self.check(shape)

@@ -300,6 +300,7 @@ class PrivateBiases(Silent):
             levels[step.mode] = _counted(known, step.mode, noisy, levels[step.mode])
         else:
             level, biases = _averaged(state, noisy)
+            model = model.copy()  # what was asked with the old one stays as it was
             model.mode_biases[step.mode][:] = biases.means
             levels[step.mode] = level
         done = state.done + 1

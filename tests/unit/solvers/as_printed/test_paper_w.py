@@ -7,55 +7,56 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.fit.plan import Plan, carry_out
-from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.fit.completion import carry_out
+from sfumato.fit.plan import Plan
+from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.units import Entry, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.as_printed.wei import PaperGradient, PaperInput, PaperOutput
 from sfumato.solvers.gradient.sequential import SequentialSGD
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 TENSOR = sf.synthetic.cp((7, 6, 5), 2, entries=90, seed=1).tensor
 DESCENT = SequentialSGD(passes=4, init_scale=0.5)
-KINDS = {
-    "cp": lambda shape, dtype: CPModel.zeros(shape, 2, dtype),
-    "tucker": lambda shape, dtype: TuckerModel.zeros(shape, (2, 3, 2), dtype),
-}
+KINDS = {"cp": (2, 2, 2), "tucker": (2, 3, 2)}  # ranks
 ALL = [PaperInput, PaperGradient, PaperOutput]
 
 
-def shape_of(tensor=TENSOR, kind="cp", **rest):
-    given = {"unit": Value(), "bounds": (-20.0, 20.0), **rest}
-    return PublicShape(tensor.modes, KINDS[kind], fit_mean=False, fit_biases=False, **given)
+def facts_of(tensor=TENSOR, kind="cp", **rest):
+    shape = Shape.of(tensor.modes, KINDS[kind], kind, fit_mean=False, fit_biases=False)
+    return Facts(shape, **{"unit": Value(), "bounds": (-20.0, 20.0), **rest})
 
 
-def fitted(solver, shape, tensor=TENSOR, seed=3):
-    charges, site = solver.charges(shape), Site(tensor, 1)
-    state = solver.init(seed, shape)
+def fitted(solver, facts, tensor=TENSOR, seed=3):
+    charges, local = solver.charges(facts), Local(Site(tensor, 1))
+    state = solver.init(Run(seed), facts)
     with Ledger(Value()).reserve(charges, Entropy(seed)) as reservation:
-        for t in range(solver.rounds(shape)):
+        for t in range(solver.rounds(facts)):
             query = solver.ask(state)
             released = None
             if t < len(charges):
-                released = reservation.ask(partial(solver.answer, query, site))
+                released = reservation.ask(partial(local.released, query))
             state, info = solver.update(state, released)
-    assert solver.own_prior(state) is None
-    return solver.finish(state), info
+    made = solver.finish(state)
+    assert made.own_prior is None
+    return made.model, info
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", ALL)
 def test_without_noise_it_is_the_plain_descent(method, kind):
-    shape = shape_of(kind=kind)
+    facts = facts_of(kind=kind)
     wide = {} if method is PaperInput else {"clip": 1e6}  # clips nothing
     solver = method(DESCENT, noise=1e-20, **wide)
-    model, info = fitted(solver, shape)
-    plain = carry_out(Plan(shape, DESCENT, seed=3), Site(TENSOR, 1)).model
+    model, info = fitted(solver, facts)
+    plain = carry_out(Plan(facts.shape, DESCENT, Run(3)), Site(TENSOR, 1)).model
     np.testing.assert_allclose(model.rows, plain.rows, atol=1e-8)
     np.testing.assert_allclose(model.free_core, plain.free_core, atol=1e-8)
     assert info.completed == DESCENT.passes
@@ -65,7 +66,7 @@ def test_without_noise_it_is_the_plain_descent(method, kind):
 def test_the_whole_run_is_charged_once_at_the_claimed_epsilon(method):
     for passes in (1, 100):
         solver = method(replace(DESCENT, passes=passes), noise=0.4)
-        charges = solver.charges(shape_of())
+        charges = solver.charges(facts_of())
         assert epsilon_of(Composed(tuple(c.mechanism.event for c in charges)), 0.0) == 2.5
         assert all("claimed" in charge.label for charge in charges)
     assert solver.epsilon == 2.5
@@ -75,37 +76,41 @@ def test_the_whole_run_is_charged_once_at_the_claimed_epsilon(method):
 
 @pytest.mark.parametrize("method", ALL)
 def test_there_is_neither_mean_nor_bias_even_if_asked_for(method):
-    shape = replace(shape_of(), fit_mean=True, fit_biases=True)
-    model, _ = fitted(method(DESCENT, noise=0.01), shape)
+    facts = facts_of()
+    facts = replace(facts, shape=replace(facts.shape, fit_mean=True, fit_biases=True))
+    model, _ = fitted(method(DESCENT, noise=0.01), facts)
     assert model.mean == 0
     assert not model.biases.any()
-    assert "neither mean nor biases are fitted" in method(DESCENT).assumes(shape)
+    assert "neither mean nor biases are fitted" in method(DESCENT).assumes(facts)
 
 
-def test_input_takes_the_data_s_own_bounds_where_none_are_given():
-    shape, site = shape_of(bounds=None), Site(TENSOR, 1)
-    solver = PaperInput(DESCENT, noise=1e-20)
-    with Ledger(Value()).reserve(solver.charges(shape), Entropy(1)) as reservation:
-        query = solver.ask(solver.init(0, shape))
-        noisy = reservation.ask(lambda draw: solver.answer(query, site, draw))
-    np.testing.assert_allclose(noisy.values, TENSOR.values, atol=1e-12)
-    assert any("least and the largest" in line for line in solver.assumes(shape))
-    assert not any("least and the largest" in line for line in solver.assumes(shape_of()))
+def values_fitted_to(solver, facts):
+    """The values that the descent is about to see, after the one draw."""
+    state = solver.init(Run(), facts)
+    with Ledger(Value()).reserve(solver.charges(facts), Entropy(1)) as reservation:
+        released = reservation.ask(partial(Local(Site(TENSOR, 1)).released, solver.ask(state)))
+    return solver.update(state, released)[0].values.tensor
+
+
+def test_input_keeps_values_within_the_bounds_where_and_as_they_are():
+    # The data's own bounds, as printed, change no value.
+    own = float(TENSOR.values.min()), float(TENSOR.values.max())
+    for bounds in (own, (-0.5, 1.0)):
+        noisy = values_fitted_to(PaperInput(DESCENT, noise=1e-20), facts_of(bounds=bounds))
+        np.testing.assert_array_equal(noisy.coordinates, TENSOR.coordinates)
+        np.testing.assert_allclose(noisy.values, np.clip(TENSOR.values, *bounds), atol=1e-12)
 
 
 def test_input_clamps_to_a_fixed_range():
-    shape, site = shape_of(), Site(TENSOR, 1)
     solver = PaperInput(DESCENT, noise=10.0, clamp=(-0.5, 1.0))
-    with Ledger(Value()).reserve(solver.charges(shape), Entropy(1)) as reservation:
-        query = solver.ask(solver.init(0, shape))
-        noisy = reservation.ask(lambda draw: solver.answer(query, site, draw)).values
+    noisy = values_fitted_to(solver, facts_of()).values
     assert (noisy.min(), noisy.max()) == (-0.5, 1.0)
 
 
 @pytest.mark.parametrize("mode", ["mode0", "mode1", None])
 def test_output_noises_the_chosen_mode_and_no_other(mode):
-    noisy, _ = fitted(PaperOutput(DESCENT, mode=mode, noise=1.0), shape_of())
-    exact, _ = fitted(PaperOutput(DESCENT, mode=mode, noise=1e-20), shape_of())
+    noisy, _ = fitted(PaperOutput(DESCENT, mode=mode, noise=1.0), facts_of())
+    exact, _ = fitted(PaperOutput(DESCENT, mode=mode, noise=1e-20), facts_of())
     chosen = 2 if mode is None else int(mode[-1])
     for m, (one, other) in enumerate(zip(noisy.factors, exact.factors, strict=True)):
         assert (np.abs(one - other).max() > 1e-6) == (m == chosen)
@@ -126,29 +131,29 @@ def test_a_released_factor_shows_the_value():
 
 
 def _run(solver, tensor, noise_seed):
-    shape = shape_of(tensor)
-    state = solver.init(0, shape)
-    with Ledger(Value()).reserve(solver.charges(shape), Entropy(noise_seed)) as reservation:
-        released = reservation.ask(lambda draw: solver.answer(state, Site(tensor, 1), draw))
-    return solver.finish(released).factors[0]
+    facts = facts_of(tensor)
+    state, local = solver.init(Run(), facts), Local(Site(tensor, 1))
+    with Ledger(Value()).reserve(solver.charges(facts), Entropy(noise_seed)) as reservation:
+        released = reservation.ask(partial(local.released, solver.ask(state)))
+    return solver.finish(solver.update(state, released)[0]).model.factors[0]
 
 
 @pytest.mark.parametrize("method", ALL)
 def test_what_the_paper_does_not_cover_is_refused(method):
     with pytest.raises(SettingError, match="one observed value"):
-        method(DESCENT).check(shape_of(unit=Entry()))
+        method(DESCENT).check(facts_of(unit=Entry()))
     with pytest.raises(SettingError, match="every factor"):
-        method(DESCENT).check(shape_of(local=0))
+        method(DESCENT).check(facts_of(local=0))
     with pytest.raises(SettingError, match="noise"):
-        method(DESCENT, noise=0.0).check(shape_of())
+        method(DESCENT, noise=0.0).check(facts_of())
 
 
 def test_bad_settings_are_refused():
     with pytest.raises(SettingError, match="finite clipping"):
-        PaperGradient(clip=np.inf).check(shape_of())
+        PaperGradient(clip=np.inf).check(facts_of())
     with pytest.raises(SettingError, match="above zero"):
-        PaperOutput(clip=0.0).check(shape_of())
+        PaperOutput(clip=0.0).check(facts_of())
     with pytest.raises(SettingError, match="no mode"):
-        PaperOutput(mode="day").check(shape_of())
+        PaperOutput(mode="day").check(facts_of())
     with pytest.raises(SettingError, match="lower one first"):
-        PaperInput(clamp=(1.0, 0.0)).check(shape_of())
+        PaperInput(clamp=(1.0, 0.0)).check(facts_of())

@@ -13,15 +13,15 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import DataError, SettingError
 from sfumato.kernels.reference.langevin import slopes_reference
-from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.models.posterior import Posterior
+from sfumato.models.shape import Shape
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.langevin import Langevin, _spread
 from sfumato.solvers.coupled.langevin_queries import Losses, LossQuery, SlopeQuery
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.coupled.slopes import Slopes, slopes
-from sfumato.solvers.protocol import DivergedError, PublicShape
+from sfumato.solvers.protocol import DivergedError, Run
 
 SIZES = {"user": 5, "place": 4, "act": 3, "feature": 2}
 NAMES = {"visits": ("user", "place", "act"), "trips": ("user", "place"), "places": ("place", "feature")}
@@ -51,19 +51,19 @@ def coupled(model="normal", absent="missing", structure=None, dispersion=1.0, se
         dispersion=dispersion,
         absent=absent,
     )
-    shape = CoupledShape.of(relations, RANK, np.float64, 1)
+    shape = CoupledShape.of(relations, RANK)
     return relations, shape, CoupledSite(relations, 1, np.dtype(np.float64))
 
 
 def run_all(solver, shape, site, seed=0):
-    state = solver.init(seed, shape)
+    state = solver.init(Run(seed), shape)
     for _ in range(solver.rounds(shape)):
-        state, info = solver.update(state, solver.answer(solver.ask(state), site))
+        state, info = solver.update(state, solver.ask(state).answer(site))
     return state, info
 
 
 def losses(solver, model, site):
-    return solver.answer(LossQuery((model,)), site)
+    return LossQuery((model,), solver.model).answer(site)
 
 
 @pytest.mark.parametrize("absent", ["missing", "zero"])
@@ -73,7 +73,7 @@ def test_gradients_are_those_of_the_log_density(model, absent):
     if model == "normal":
         shape = replace(shape, dispersions=(0.5, None, 2.0))
     solver = Langevin(model, prior_shape={"user": 2.5, "core of visits": 1.5})
-    chain = solver.init(0, shape).chains[0]
+    chain = solver.init(Run(), shape).chains[0]
     if model == "normal":
         for mine in chain.precisions:
             mine[:] = np.random.default_rng(1).uniform(0.5, 2, mine.shape)
@@ -100,7 +100,7 @@ def test_gradients_are_those_of_the_log_density(model, absent):
 @pytest.mark.parametrize("model", ["normal", "poisson"])
 def test_kernel_equals_its_readable_twin(model):
     relations, shape, site = coupled(model)
-    chain = Langevin(model).init(3, shape).chains[0]
+    chain = Langevin(model).init(Run(3), shape).chains[0]
     precisions = np.array([0.5, 2.0, 3.0]) if model == "normal" else np.ones(3)
     found = slopes(chain.model, site, precisions, None, np.random.default_rng(0), False)
     rows, p = np.zeros_like(found.gradients[0]), site.parts[0].divergence
@@ -119,7 +119,7 @@ def test_kernel_equals_its_readable_twin(model):
 def test_batches_have_the_right_mean(model, absent):
     # At a false-alarm rate of one in ten million for each number.
     _, shape, site = coupled(model, absent)
-    chain = Langevin(model).init(0, shape).chains[0]
+    chain = Langevin(model).init(Run(), shape).chains[0]
     generator = np.random.default_rng(7)
     whole = slopes(chain.model, site, chain.noise, None, generator, False)
     drawn = [slopes(chain.model, site, chain.noise, 5, generator, False) for _ in range(800)]
@@ -133,7 +133,7 @@ def test_batches_have_the_right_mean(model, absent):
 @pytest.mark.parametrize("model", ["normal", "poisson"])
 def test_scales_are_the_sums_that_steps_are_divided_by(model):
     relations, shape, site = coupled(model, structure="cp")
-    chain = Langevin(model).init(0, shape).chains[0]
+    chain = Langevin(model).init(Run(), shape).chains[0]
     found = slopes(chain.model, site, np.full(3, 2.0), None, np.random.default_rng(0), True)
     expected = np.zeros_like(found.scales[0])
     for v, relation in enumerate(relations.values()):
@@ -149,7 +149,7 @@ def test_scales_are_the_sums_that_steps_are_divided_by(model):
 def test_closed_forms_scale_steps_like_cells_written_out():
     for model in ("normal", "poisson"):
         relations, shape, site = coupled(model, "zero")
-        chain = Langevin(model).init(0, shape).chains[0]
+        chain = Langevin(model).init(Run(), shape).chains[0]
         precisions = np.array([0.5, 2.0, 3.0])
         found = slopes(chain.model, site, precisions, None, np.random.default_rng(0), True)
         full = Relations(
@@ -174,9 +174,9 @@ def test_batches_scale_steps_down_by_the_variance_that_they_add(model, absent):
         divergence=relations["visits"].divergence,
         absent=absent,
     )
-    shape = CoupledShape.of(visits, RANK, np.float64, 1)
+    shape = CoupledShape.of(visits, RANK)
     site = CoupledSite(visits, 1, np.dtype(np.float64))
-    chain = Langevin(model).init(0, shape).chains[0]
+    chain = Langevin(model).init(Run(), shape).chains[0]
     generator = np.random.default_rng(7)
     whole = slopes(chain.model, site, chain.noise, None, generator, True)
     drawn = [slopes(chain.model, site, chain.noise, 5, generator, True) for _ in range(800)]
@@ -199,7 +199,7 @@ def written_out(tensor):
 def test_hyperparameters_have_the_laws_that_the_log_density_says():
     _, shape, site = coupled(dispersion=None)
     solver = Langevin(by_component=False)
-    chain = solver.init(0, shape).chains[0]
+    chain = solver.init(Run(), shape).chains[0]
     found = losses(solver, chain.model, site)
 
     def density():
@@ -228,7 +228,7 @@ def test_hyperparameters_are_drawn_from_these_laws():
     # Kolmogorov-Smirnov tests, at a false-alarm rate of one in a million each.
     _, shape, _ = coupled(dispersion=None)
     solver = Langevin()
-    chain = solver.init(0, shape).chains[0]
+    chain = solver.init(Run(), shape).chains[0]
     sums, cells = np.array([8.0, 3.0, 0.5]), np.array([30, 10, 4])
     noise, precision = [], []
     for _ in range(2000):
@@ -281,12 +281,12 @@ def test_a_step_is_drift_and_noise(model, preconditioner):
     kappa, a, rate, precision = 0.3, 0.3, 0.3 / 0.8, 3.0
     priors = {"prior_shape": a, "prior_mean": a / rate, "prior_precision": precision}
     solver = Langevin(model, preconditioner=preconditioner, step=kappa, **priors)
-    state = solver.init(0, shape)
+    state = solver.init(Run(), shape)
     chain = state.chains[0]
     chain.model.rows[:, 0] *= 0.01  # from here some steps go beyond zero
     chain.model.rows[:, 1] *= 3
     before, random = [each.copy() for each in chain.parameters], copy.deepcopy(chain.generator)
-    found = solver.answer(solver.ask(state), site)
+    found = solver.ask(state).answer(site)
     solver.update(state, found)
     mirrored = 0
     for n, (old, new) in enumerate(zip(before, chain.parameters, strict=True)):
@@ -317,7 +317,7 @@ def test_what_steps_are_scaled_by_is_averaged_over_the_burn_in():
     """Later ones count more: as 1, 2, 3."""
     _, shape, _ = coupled()
     solver = Langevin(burn_in=3, prior_precision=1.0)
-    state = solver.init(0, shape)
+    state = solver.init(Run(), shape)
     chain = state.chains[0]
     for steps, value in enumerate((1.0, 2.0, 6.0)):
         news = tuple(np.full(each.shape, value) for each in chain.averages)
@@ -332,17 +332,23 @@ def test_batches_are_a_quarter_unless_said():
     modes = (Mode("a", 80), Mode("b", 100))
     large = SparseTensor(np.stack(np.nonzero(np.ones((80, 100)))), np.ones(8000), modes)
     few = SparseTensor(np.array([[0, 1], [0, 1]]), np.ones(2), (modes[1], Mode("c", 2)))
-    site = CoupledSite(Relations({"x": large, "y": few}, divergence=0.0), 1, np.dtype(np.float64))
-    assert Langevin()._batch(site) == 2000
-    assert Langevin(batch="all")._batch(site) == 8000
-    assert Langevin(batch=7)._batch(site) == 7
-    small = CoupledSite(Relations({"y": few}, divergence=0.0), 1, np.dtype(np.float64))
-    assert Langevin()._batch(small) == 1000
+    both, one = (Relations(tensors, divergence=0.0) for tensors in ({"x": large, "y": few}, {"y": few}))
+    shape, site = CoupledShape.of(both, RANK), CoupledSite(both, 1, np.dtype(np.float64))
+
+    def asked(batch, shape, site):
+        solver = Langevin(batch=batch)
+        return solver.ask(solver.init(Run(), shape))._entries(site)
+
+    assert asked(None, shape, site) == 2000
+    assert asked("all", shape, site) == 8000
+    assert asked(7, shape, site) == 7
+    small = CoupledSite(one, 1, np.dtype(np.float64))
+    assert asked(None, CoupledShape.of(one, RANK), small) == 1000
 
 
 def test_starts_have_the_scale_that_was_asked_for():
     _, shape, _ = coupled()
-    usual, wide = (Langevin(start_scale=scale).init(0, shape).chains[0] for scale in (0.3, 1.2))
+    usual, wide = (Langevin(start_scale=scale).init(Run(), shape).chains[0] for scale in (0.3, 1.2))
     np.testing.assert_allclose(wide.model.rows, 4 * usual.model.rows)
     assert 0.15 < usual.model.rows[:, :RANK].std() < 0.45
 
@@ -352,7 +358,7 @@ def test_what_is_reported_is_minus_the_mean_log_density():
     solver = Langevin(samples=3, burn_in=4, thin=2)
     state, info = run_all(solver, shape, site)
     assert info.objective == pytest.approx(-state.kept.log_density[:, -1].mean())
-    last = solver.finish(state)
+    last = solver.finish(state).model
     np.testing.assert_array_equal(last.rows[:, :RANK], state.kept.rows[0, -1])
     np.testing.assert_array_equal(last.cores[0], state.kept.cores[0][0, -1])
 
@@ -361,7 +367,7 @@ def test_a_chain_that_leaves_the_range_of_numbers_is_said():
     relations, _, _ = coupled()
     tensor = relations["places"].tensor
     wild = Relations({"x": tensor.with_values(1e200 * tensor.values)}, divergence=0.0)
-    shape = CoupledShape.of(wild, RANK, np.float64, 1)
+    shape = CoupledShape.of(wild, RANK)
     with pytest.raises(DivergedError, match="smaller step"), np.errstate(all="ignore"):
         run_all(
             Langevin(samples=2, burn_in=2, thin=1), shape, CoupledSite(wild, 1, np.dtype(np.float64))
@@ -372,7 +378,7 @@ def test_a_chain_that_leaves_the_range_of_numbers_is_said():
 def test_schedules_that_break_the_conditions_are_refused(decay):
     _, shape, _ = coupled()
     with pytest.raises(SettingError, match="decay"):
-        Langevin(decay=decay).init(0, shape)
+        Langevin(decay=decay).init(Run(), shape)
 
 
 @pytest.mark.parametrize("preconditioner", ["none", "rmsprop", "curvature"])
@@ -380,13 +386,13 @@ def test_schedules_that_break_the_conditions_are_refused(decay):
 def test_looks_steps_and_samples_are_where_they_should_be(model, preconditioner):
     _, shape, site = coupled(model, "zero")
     solver = Langevin(model, samples=3, burn_in=5, thin=2, chains=2, preconditioner=preconditioner)
-    state = solver.init(0, shape)
+    state = solver.init(Run(), shape)
     looks, fixed = [], None
     for _ in range(solver.rounds(shape)):
         query = solver.ask(state)
         if isinstance(query, LossQuery):
             looks.append(state.steps)
-        state, info = solver.update(state, solver.answer(query, site))
+        state, info = solver.update(state, query.answer(site))
         if state.steps == 5 and fixed is None and preconditioner != "none":
             fixed = state.chains[0].fixed
             assert fixed is not None
@@ -394,7 +400,7 @@ def test_looks_steps_and_samples_are_where_they_should_be(model, preconditioner)
     assert looks == [1, 3, 5, 7, 9, 11]
     assert state.steps == solver.steps == 11
     assert info.completed == 6
-    kept = solver.posterior(state)
+    kept = solver.finish(state).posterior
     assert np.isfinite(kept.log_density).all()
     assert (kept.log_density != 0).all()
     assert (kept.rows[0] != kept.rows[1]).any()
@@ -419,16 +425,16 @@ def test_a_seed_says_all_and_chains_differ():
 def test_a_fresh_batch_at_every_step():
     _, shape, site = coupled()
     solver = Langevin(batch=4)
-    state = solver.init(0, shape)
+    state = solver.init(Run(), shape)
     query = solver.ask(state)
     assert isinstance(query, SlopeQuery)
-    one = solver.answer(query, site)[0].gradients[0]
-    later = solver.answer(query._replace(seed=(0, 1)), site)[0].gradients[0]
-    again = solver.answer(query, site)[0].gradients[0]
+    one = query.answer(site)[0].gradients[0]
+    later = replace(query, seed=(0, 1)).answer(site)[0].gradients[0]
+    again = query.answer(site)[0].gradients[0]
     assert (one != later).any()
     np.testing.assert_array_equal(one, again)
-    same = query._replace(models=query.models[:1] * 2, precisions=query.precisions[:1] * 2)
-    first, second = solver.answer(same, site)
+    same = replace(query, models=query.models[:1] * 2, precisions=query.precisions[:1] * 2)
+    first, second = same.answer(site)
     assert (first.gradients[0] != second.gradients[0]).any()  # chains draw for themselves
 
 
@@ -441,20 +447,14 @@ def test_threads_change_nothing():
     )
 
 
-@pytest.mark.parametrize("kind", [CPModel, TuckerModel])
+@pytest.mark.parametrize("kind", ["cp", "tucker"])
 def test_a_single_tensor_is_one_relation(kind):
     tensor = some_tensor(NAMES["visits"], np.random.default_rng(0), counts=False)
-    structure = "cp" if kind is CPModel else "tucker"
-    relations = Relations({"visits": tensor}, divergence=0.0, dispersion=None, structure=structure)
+    relations = Relations({"visits": tensor}, divergence=0.0, dispersion=None, structure=kind)
     solver = Langevin(samples=4, burn_in=6, thin=2, batch=10)
-    coupled_shape = CoupledShape.of(relations, RANK, np.float64, 1)
+    coupled_shape = CoupledShape.of(relations, RANK)
     site = CoupledSite(relations, 1, np.dtype(np.float64))
-
-    def make(sizes, dtype):
-        ranks = RANK if kind is CPModel else (RANK,) * len(sizes)
-        return kind.zeros(sizes, ranks, dtype)
-
-    alone = PublicShape(tensor.modes, make, fit_mean=False, fit_biases=False)
+    alone = Shape(tensor.modes, (RANK,) * 3, kind, fit_mean=False, fit_biases=False)
     several = run_all(solver, coupled_shape, site)[0].kept
     single = run_all(solver, alone, Site(tensor, 1))[0].kept
     np.testing.assert_array_equal(several.rows, single.rows)
@@ -465,7 +465,7 @@ def test_a_single_tensor_is_one_relation(kind):
 def test_single_precision_is_kept():
     tensor = some_tensor(NAMES["places"], np.random.default_rng(0), counts=False).astype(np.float32)
     relations = Relations({"places": tensor}, divergence=0.0)
-    shape = CoupledShape.of(relations, RANK, np.float32, 1)
+    shape = CoupledShape.of(relations, RANK, np.float32)
     site = CoupledSite(relations, 1, np.dtype(np.float32))
     kept = run_all(Langevin(samples=2, burn_in=2, thin=1), shape, site)[0].kept
     assert kept.rows.dtype == np.float32
@@ -486,7 +486,7 @@ def test_a_weighted_relation_and_cores_move_too():
 
 def two_draws(family="normal"):
     _, shape, _ = coupled()
-    model = Langevin().init(0, shape).chains[0].model
+    model = Langevin().init(Run(), shape).chains[0].model
     kept = Posterior.empty(shape.zeros(), family, 1, 2)
     kept.keep(0, 0, model)
     turned = model.copy()
@@ -534,7 +534,7 @@ def test_intervals_hold_the_draws_that_they_should():
 def one_model(family, draws):
     """As many draws of the same model: what differs between observations is noise alone."""
     _, shape, _ = coupled()
-    model = Langevin().init(0, shape).chains[0].model
+    model = Langevin().init(Run(), shape).chains[0].model
     model.rows[:, :RANK] = np.abs(model.rows[:, :RANK]) + 1.0
     kept = Posterior.empty(shape.zeros(), family, 2, draws)
     for chain in range(2):
@@ -594,10 +594,10 @@ def test_many_cells_are_taken_piece_by_piece(monkeypatch):
 def test_kept_samples_have_a_stated_and_bounded_size():
     _, shape, _ = coupled()
     solver = Langevin(samples=7, chains=3)
-    kept = solver.posterior(solver.init(0, shape))
+    kept = solver.finish(solver.init(Run(), shape)).posterior
     assert kept.nbytes == solver.sample_bytes(shape)
     with pytest.raises(SettingError, match="GiB"):
-        Langevin(samples=10**7).init(0, shape)
+        Langevin(samples=10**7).init(Run(), shape)
 
 
 # -- bad input --------------------------------------------------------------------------------------
@@ -633,7 +633,7 @@ def test_kept_samples_have_a_stated_and_bounded_size():
 def test_settings_that_cannot_be_are_refused(settings, message):
     _, shape, _ = coupled()
     with pytest.raises(SettingError, match=message):
-        Langevin(**settings).init(0, shape)
+        Langevin(**settings).init(Run(), shape)
 
 
 def test_the_number_of_rounds_is_asked_first_and_checks_too():
@@ -653,9 +653,9 @@ def test_poisson_refuses_what_is_no_count():
     relations, shape, site = coupled("poisson")
     solver = Langevin("poisson")
     with pytest.raises(SettingError, match="dispersion 1"):
-        solver.init(0, replace(shape, dispersions=(1.0, None, 1.0)))
+        solver.init(Run(), replace(shape, dispersions=(1.0, None, 1.0)))
     visits = relations["visits"]
     negative = visits.tensor.with_values(-visits.tensor.values - 1)
     with pytest.raises(DataError, match="negative"):
         solver.check_relation(replace(visits, tensor=negative))
-    assert isinstance(losses(solver, solver.init(0, shape).chains[0].model, site), Losses)
+    assert isinstance(losses(solver, solver.init(Run(), shape).chains[0].model, site), Losses)

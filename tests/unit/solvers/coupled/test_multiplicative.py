@@ -12,6 +12,7 @@ from sfumato.models.divergence import beta_divergence
 from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers.coupled.shape import CoupledShape, positive_start, values_of
 from sfumato.solvers.coupled.sums import core_sums, divergence, mode_sums
+from sfumato.solvers.protocol import Run
 
 RANK = 3
 FLOAT = np.dtype(float)
@@ -42,7 +43,7 @@ def problem(seed, p, absent="missing", structure="cp", positive=False):
 
 
 def started(relations, seed=0):
-    shape = CoupledShape.of(relations, RANK, FLOAT, 1)
+    shape = CoupledShape.of(relations, RANK, FLOAT)
     return shape, positive_start(shape, seed)
 
 
@@ -98,7 +99,7 @@ def test_sums_over_many_entries_of_a_level(p, dtype, error):
     """More than a kernel adds up at once."""
     values = np.random.default_rng(3).gamma(2.0, size=(2, 1000))
     relations = sf.Relations({"x": tensor("ab", values)}, divergence=p)
-    model = positive_start(CoupledShape.of(relations, RANK, dtype, 1), 0)
+    model = positive_start(CoupledShape.of(relations, RANK, dtype), 0)
     sums = mode_sums(model, CoupledSite(relations, 1, np.dtype(dtype)), 0, np.array([0.5]))
     left, right = (factor.astype(float) for factor in model.factors)
     found = left @ right.T
@@ -205,7 +206,7 @@ def test_an_update_is_the_paper_s(kinds, priors):
     """Eq. 3.2 with dense arrays: dispersions, exponents, priors, cells that are unknown."""
     settings, exponent = MIXED[kinds]
     relations, dense, known = mixed_problem(settings)
-    shape, site = CoupledShape.of(relations, RANK, FLOAT, 1), CoupledSite(relations, 2, FLOAT)
+    shape, site = CoupledShape.of(relations, RANK, FLOAT), CoupledSite(relations, 2, FLOAT)
     names = [mode.name for mode in shape.modes]
     names += [f"core of {part.name}" for part in shape.parts if part.tucker]
     priors = {name: pair for name, pair in priors.items() if name in names}
@@ -213,7 +214,7 @@ def test_an_update_is_the_paper_s(kinds, priors):
         prior_shape={name: a for name, (a, _) in priors.items()},
         prior_mean={name: mean for name, (_, mean) in priors.items()},
     )
-    state = solver.init(0, shape)
+    state = solver.init(Run(), shape)
     for name, block in zip(names, shape.blocks, strict=True):
         before, above, below = values_of(state.model, block).copy(), 0.0, 0.0
         for v, (relation, (p, *_, phi)) in enumerate(zip(relations, settings, strict=True)):
@@ -224,7 +225,7 @@ def test_an_update_is_the_paper_s(kinds, priors):
             a, mean = priors[name]
             above = above + max(a - 1, 0) / before
             below = below + a / mean + max(1 - a, 0) / before
-        state, _ = solver.update(state, solver.answer(solver.ask(state), site))
+        state, _ = solver.update(state, solver.ask(state).answer(site))
         expected = before * (above / below) ** exponent
         np.testing.assert_allclose(values_of(state.model, block), expected, rtol=1e-9)
 

@@ -12,17 +12,19 @@ import sfumato as sf
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
+from sfumato.fit.completion import carry_out
 from sfumato.fit.model_order import choose_rank
-from sfumato.fit.plan import Plan, carry_out
+from sfumato.fit.plan import Plan
 from sfumato.models import gamma_posterior
 from sfumato.models.gamma_posterior import GammaPosterior, blocks_of
 from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.multiplicative import Multiplicative
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.coupled.variational import Variational, _learnt_prior, lower_bound
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 
 def tensor(dense, names, kept=None):
@@ -33,15 +35,15 @@ def tensor(dense, names, kept=None):
 
 
 def at_site(relations, rank, dtype=np.float64):
-    shape = CoupledShape.of(relations, rank, dtype, 1)
+    shape = CoupledShape.of(relations, rank, dtype)
     return shape, CoupledSite(relations, 1, np.dtype(dtype))
 
 
 def states(solver, shape, site, seed=0):
     """The state after every round, each with what was reported."""
-    state = solver.init(seed, shape)
+    state = solver.init(Run(seed), shape)
     for _ in range(solver.rounds(shape)):
-        state, info = solver.update(state, solver.answer(solver.ask(state), site))
+        state, info = solver.update(state, solver.ask(state).answer(site))
         yield state, info
 
 
@@ -95,7 +97,7 @@ def test_no_update_lowers_the_bound(structure, absent, learn):
     for seed in range(2):
         shape, site = at_site(some_relations(seed, structure=structure, absent=absent), 3)
         solver = Variational(sweeps=8, learn_prior=learn)
-        state = solver.init(seed, shape)
+        state = solver.init(Run(seed), shape)
         bounds = [lower_bound(state.posterior, site)]
         bounds += [lower_bound(state.posterior, site) for state, _ in states(solver, shape, site, seed)]
         assert all(later >= earlier - 1e-10 * abs(earlier) for earlier, later in pairwise(bounds))
@@ -190,12 +192,12 @@ def test_an_update_is_the_paper_s():
     relations = Relations({"x": tensor(x, "abc", mask), "y": tensor(y, "ad", known)})
     shape, site = at_site(relations, 2)
     solver = Variational(prior_shape=0.7, prior_mean=3.0, learn_prior=False)
-    state = solver.init(0, shape)
+    state = solver.init(Run(), shape)
     (la, lb, lc, ld), (_, eb, ec, ed) = (
         [block.copy() for block in blocks_of(model)]
         for model in (state.posterior.geometric, state.posterior.means)
     )
-    state, _ = solver.update(state, solver.answer(solver.ask(state), site))
+    state, _ = solver.update(state, solver.ask(state).answer(site))
     ratio = mask * x / np.einsum("ik,jk,lk->ijl", la, lb, lc)
     other = known * y / (la @ ld.T)
     counts = la * (np.einsum("ijl,jk,lk->ik", ratio, lb, lc) + other @ ld)
@@ -207,16 +209,13 @@ def test_an_update_is_the_paper_s():
 def test_a_single_tensor_is_one_relation():
     rng = np.random.default_rng(6)
     single = tensor(rng.poisson(3.0, (7, 6, 5)), ("a", "b", "c"), rng.random((7, 6, 5)) < 0.5)
-    for make, structure in (
-        (lambda sizes, dtype: CPModel.zeros(sizes, 2, dtype), "cp"),
-        (lambda sizes, dtype: TuckerModel.zeros(sizes, (2,) * 3, dtype), "tucker"),
-    ):
+    for kind, structure in ((CPModel, "cp"), (TuckerModel, "tucker")):
         solver = Variational(sweeps=5)
-        public = PublicShape(single.modes, make, fit_mean=False, fit_biases=False)
-        alone = carry_out(Plan(public, solver, seed=3), Site(single, 1))
+        public = Shape(single.modes, (2, 2, 2), structure, fit_mean=False, fit_biases=False)
+        alone = carry_out(Plan(public, solver, Run(seed=3)), Site(single, 1))
         shape, site = at_site(Relations({"x": single}, structure=structure), 2)
-        model = solver.finish(fitted(solver, shape, site, seed=3))
-        assert isinstance(alone.model, (CPModel, TuckerModel))
+        model = solver.finish(fitted(solver, shape, site, seed=3)).model
+        assert type(alone.model) is kind
         assert len(alone.history) == 5
         cells = single.coordinates
         np.testing.assert_allclose(alone.model.predict(cells), model.predict(0, cells), rtol=1e-12)
@@ -228,7 +227,7 @@ def test_data_in_single_precision_give_the_same_fit():
     for dtype in (np.float64, np.float32):
         shape, site = at_site(relations, 2, dtype)
         solver = Variational(sweeps=5)
-        model = solver.finish(fitted(solver, shape, site))
+        model = solver.finish(fitted(solver, shape, site)).model
         assert model.dtype == dtype
         found.append(np.vstack(model.factors))
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6)
@@ -285,7 +284,7 @@ def test_a_learnt_prior_solves_its_equation_within_bounds():
 def test_priors_are_given_by_mode():
     shape, _ = at_site(some_relations(0, structure={"visits": "tucker"}), 2)
     settings = {"place": 2.0, "core of visits": 3.0}
-    posterior = Variational(prior_shape=settings, prior_mean=4.0).init(0, shape).posterior
+    posterior = Variational(prior_shape=settings, prior_mean=4.0).init(Run(), shape).posterior
     names = [mode.name for mode in shape.modes]
     assert names == ["user", "place", "activity", "feature", "weights of trips"]
     assert posterior.prior_shapes.tolist() == [0.5, 2.0, 0.5, 0.5, 0.5, 3.0]
@@ -361,7 +360,7 @@ def test_too_large_a_rank_does_little_harm():
         ):
             for rank in (2, 10):
                 shape, site = at_site(relations, rank)
-                values = solver.finish(fitted(solver, shape, site)).predict(0, held)
+                values = solver.finish(fitted(solver, shape, site)).model.predict(0, held)
                 scores[name, rank] = stats.poisson.logpmf(
                     counts[tuple(held)], np.maximum(values, 1e-12)
                 ).mean()
@@ -478,7 +477,7 @@ def test_a_posterior_is_made_again_from_shapes_and_rates():
 def test_other_laws_than_poisson_are_refused(settings):
     relations = Relations({"x": tensor(np.ones((3, 2)), "ab")}, **settings)
     with pytest.raises(SettingError, match="divergence 1 and dispersion 1; 'x' has"):
-        Variational().init(0, at_site(relations, 1)[0])
+        Variational().init(Run(), at_site(relations, 1)[0])
     with pytest.raises(SettingError, match="divergence 1 and dispersion 1; 'x' has"):
         Variational().check_relation(relations["x"])
 
@@ -497,7 +496,7 @@ def test_other_laws_than_poisson_are_refused(settings):
 def test_settings_are_checked(settings, says):
     shape, _ = at_site(some_relations(0), 2)
     with pytest.raises(SettingError, match=says):
-        Variational(**settings).init(0, shape)
+        Variational(**settings).init(Run(), shape)
 
 
 def test_values_below_zero_are_refused():

@@ -29,7 +29,7 @@ def relations_of(p, cells, structure, shape=(7, 9, 5)):
 
 
 def all_sums(relations, dtype=np.float64, threads=2):
-    shape = CoupledShape.of(relations, RANK, dtype, threads)
+    shape = CoupledShape.of(relations, RANK, dtype)
     model, other = positive_start(shape, 1), positive_start(shape, 2)
     site, found = CoupledSite(relations, threads, np.dtype(dtype)), []
     bayesian = relations["x"].divergence == 1

@@ -6,14 +6,14 @@ import pytest
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.fit import plan as plan_module
-from sfumato.models.multilinear import CPModel
+from sfumato.fit import completion
+from sfumato.models.shape import Shape
 from sfumato.sites import memory as layout
 from sfumato.solvers.gradient import sgd as sgd_module
 from sfumato.solvers.gradient.minibatch import MinibatchSGD
 from sfumato.solvers.gradient.sequential import SequentialSGD
 from sfumato.solvers.gradient.sgd import SGD
-from sfumato.solvers.protocol import DivergedError, PublicShape
+from sfumato.solvers.protocol import DivergedError, Run
 
 NOISY = sf.synthetic.cp((30, 25, 20), 2, entries=4000, snr=4.0, seed=3, shift=3.0)
 FREE = {"ridge_per_entry": 1e-5, "core_ridge": 1e-5}
@@ -105,8 +105,8 @@ def test_rows_without_entries_stay_where_they_started(kind):
         rows.append(model.factors[2][20:])
         assert not model.mode_biases[2][20:].any()
     np.testing.assert_array_equal(rows[0], rows[1])
-    shape = PublicShape(modes, lambda s, d: CPModel.zeros(s, 2, d))
-    np.testing.assert_array_equal(rows[0], kind().init(0, shape).model.factors[2][20:])
+    shape = Shape(modes, (2, 2, 2))
+    np.testing.assert_array_equal(rows[0], kind().init(Run(), shape).model.factors[2][20:])
 
 
 @pytest.mark.parametrize("solver", [SGD(step=5.0), SequentialSGD(step=5.0)])
@@ -189,14 +189,14 @@ def test_impossible_settings_are_refused(solver, message):
 
 def test_a_start_that_diverges_does_not_spoil_the_others(monkeypatch):
     tensor = sf.synthetic.cp((12, 10), 2, entries=80, seed=3).tensor
-    one_start = plan_module._one_start
+    one_start = completion._one_start
 
-    def first_diverges(plan, site, progress, start):
+    def first_diverges(plan, start, site, progress):
         if start == 0:
             raise DivergedError("as if")
-        return one_start(plan, site, progress, start)
+        return one_start(plan, start, site, progress)
 
-    monkeypatch.setattr(plan_module, "_one_start", first_diverges)
+    monkeypatch.setattr(completion, "_one_start", first_diverges)
     assert np.isfinite(sf.CP(2, solver="sgd", starts=2).fit(tensor).rmse(tensor))
     with pytest.raises(DivergedError, match="as if"):
         sf.CP(2, solver="sgd", starts=1).fit(tensor)

@@ -8,18 +8,14 @@ import pytest
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.fit.completion import training_rmse
-from sfumato.fit.plan import Plan, carry_out
-from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.fit.completion import carry_out, training_rmse
+from sfumato.fit.plan import Plan
+from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.als import ALS, RowsQuery
-from sfumato.solvers.protocol import DivergedError, PublicShape
+from sfumato.solvers.least_squares.als import ALS, Rows
+from sfumato.solvers.protocol import DivergedError, Run
 
 TINY = {"ridge": 1e-6, "core_ridge": 1e-6}
-
-
-def rank_two(shape, dtype):
-    return CPModel.zeros(shape, 2, dtype)
 
 
 def held_out_error(planted, estimator):
@@ -71,10 +67,8 @@ def objective(state, tensor, solver, shape):
     return total + solver.core_ridge * float(np.square(model.free_core).sum())
 
 
-@pytest.mark.parametrize(
-    "make", [rank_two, lambda shape, dtype: TuckerModel.zeros(shape, (2, 3, 2), dtype)]
-)
-def test_no_step_of_plain_als_raises_the_objective(make):
+@pytest.mark.parametrize(("kind", "ranks"), [("cp", (2, 2, 2)), ("tucker", (2, 3, 2))])
+def test_no_step_of_plain_als_raises_the_objective(kind, ranks):
     tensor = sf.synthetic.cp((9, 8, 7), 3, entries=200, snr=1.0, seed=0, shift=2.0).tensor
     solver = ALS(
         sweeps=6,
@@ -82,12 +76,12 @@ def test_no_step_of_plain_als_raises_the_objective(make):
         ridge_per_entry={"mode2": 0.1},
         prior_mean={"mode1": 1.0},
     )
-    shape = PublicShape(tensor.modes, make)
-    state, site = solver.init(0, shape), Site(tensor, 1)
+    shape = Shape(tensor.modes, ranks, kind)
+    state, site = solver.init(Run(), shape), Site(tensor, 1)
     values = []
     for _ in range(solver.rounds(shape)):
         query = solver.ask(state)
-        state, _ = solver.update(state, solver.answer(query, site))
+        state, _ = solver.update(state, query.answer(site))
         values.append(objective(state, tensor, solver, shape))
     values = values[1:]  # before, the mean was not set
     assert all(b <= a * (1 + 1e-10) for a, b in pairwise(values))
@@ -113,8 +107,8 @@ def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
     tensor = sf.synthetic.cp((200, 70, 20), 2, entries=3000, seed=1).tensor
     whole = sf.CP(2, solver=ALS(sweeps=2)).fit(tensor).model_
     monkeypatch.setattr("sfumato.solvers.least_squares.als._BLOCK_BYTES", 1)
-    shape = PublicShape(tensor.modes, rank_two)
-    blocks = [(s.mode, s.low, s.high) for s in ALS()._sweep(shape) if isinstance(s, RowsQuery)]
+    shape = Shape(tensor.modes, (2, 2, 2))
+    blocks = [(s.mode, s.low, s.high) for s in ALS()._sweep(shape) if isinstance(s, Rows)]
     assert blocks[:4] == [(0, 0, 64), (0, 64, 128), (0, 128, 192), (0, 192, 200)]
     np.testing.assert_array_equal(sf.CP(2, solver=ALS(sweeps=2)).fit(tensor).model_.rows, whole.rows)
 
@@ -200,12 +194,12 @@ def test_a_tolerance_stops_early():
 
 def test_of_several_starts_the_best_is_kept():
     tensor = sf.synthetic.cp((12, 11, 10), 3, entries=400, seed=7, snr=None).tensor
-    shape = PublicShape(tensor.modes, lambda s, d: CPModel.zeros(s, 3, d), fit_biases=False)
+    shape = Shape(tensor.modes, (3, 3, 3), fit_biases=False)
     solver, site = ALS(sweeps=3, ridge=0.01, init_scale=2.0), Site(tensor, 1)
-    single = [carry_out(Plan(shape, solver, seed=s), site).model for s in (4, 5, 6)]
+    single = [carry_out(Plan(shape, solver, Run(seed=s)), site).model for s in (4, 5, 6)]
     errors = [training_rmse(model, site) for model in single]
     assert len({round(e, 9) for e in errors}) == 3
-    best = carry_out(Plan(shape, solver, seed=4, starts=3), site).model
+    best = carry_out(Plan(shape, solver, Run(seed=4), starts=3), site).model
     assert training_rmse(best, site) == min(errors)
     np.testing.assert_array_equal(best.rows, single[int(np.argmin(errors))].rows)
 
@@ -230,13 +224,13 @@ def test_a_fit_out_of_range_is_an_error_not_a_nan():
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
-    shape = PublicShape((Mode("a", 4), Mode("b", 5)), rank_two)
+    shape = Shape((Mode("a", 4), Mode("b", 5)), (2, 2))
     with pytest.raises(SettingError, match=message):
-        ALS(**settings).init(0, shape)
+        ALS(**settings).init(Run(), shape)
 
 
 def test_a_core_that_is_too_large_is_refused():
     modes = tuple(Mode(name, 20) for name in "abc")
-    shape = PublicShape(modes, lambda s, d: TuckerModel.zeros(s, (17, 17, 17), d))
+    shape = Shape(modes, (17, 17, 17), "tucker")
     with pytest.raises(SettingError, match="core of at most 4096 entries, this one has 4913"):
-        ALS().init(0, shape)
+        ALS().init(Run(), shape)

@@ -1,5 +1,6 @@
 """Private constant and biases: noise, budget, what they fall back to, what stays local."""
 
+from copy import deepcopy
 from dataclasses import replace
 from math import sqrt
 
@@ -7,14 +8,17 @@ import numpy as np
 import pytest
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent
-from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Draw, Ledger
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
+from sfumato.records import same
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.least_squares.own_rows import solve_own
@@ -23,14 +27,11 @@ from sfumato.solvers.private.biases import (
     CountsQuery,
     PrivateBiases,
     SumsQuery,
-    constant_statistics,
-    count_statistics,
     prefers_laplace,
-    sum_statistics,
 )
-from sfumato.solvers.private.constant import ConstantQuery, PrivateConstant
+from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.shrinkage import positive_counts, posterior_biases
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 BOUNDS = (1.0, 5.0)
 UNITS = [Value(), Entry(), Unit("user"), UnitValues("user", 60)]
@@ -57,35 +58,32 @@ TENSOR, BIASES = planted()
 SITE = Site(TENSOR, 1)
 
 
-def with_own_rows(solver, state, released, site):
-    prior = solver.own_prior(state)
+def with_own_rows(finished, site):
+    released, prior = finished.model, finished.own_prior
     return released if prior is None else solve_own(released, prior, site)
 
 
-def shape_of(tensor, unit, local=None, **settings):
-    public = {"unit": unit, "bounds": BOUNDS, "local": local, "entries": tensor.n_entries, **settings}
-    return PublicShape(tensor.modes, lambda n, d: CPModel.zeros(n, 1, d), **public)
+def shape_of(tensor, **settings):
+    return Shape.of(tensor.modes, (1,) * tensor.order, "cp", **settings)
 
 
-def fit(solver, shape, site, seed=0):
-    """The loop: the last state, the released model, and by step the query, the answer, and what the
+def facts_of(tensor, unit, local=None, **settings):
+    public = {"bounds": BOUNDS, "local": local, "entries": tensor.n_entries, **settings}
+    return Facts(shape_of(tensor), unit, **public)
+
+
+def fit(solver, facts, site, seed=0):
+    """The loop: the last state, what was made, and by step the query, the answer, and what the
     answer would have been without noise.
     """
-    state, answers = solver.init(0, shape), []
-    with Ledger(shape.unit).reserve(solver.charges(shape), Entropy(seed)) as reservation:
-        for _ in range(solver.rounds(shape)):
+    state, answers = solver.init(Run(), facts), []
+    with Ledger(facts.unit).reserve(solver.charges(facts), Entropy(seed)) as reservation:
+        for _ in range(solver.rounds(facts)):
             query = solver.ask(state)
-            released = reservation.ask(lambda draw, query=query: solver.answer(query, site, draw))
-            answers.append((query, released, without_noise(query, site)))
+            released = reservation.ask(lambda draw, query=query: Local(site).released(query, draw))
+            answers.append((query, released, query.clipped(site).values))
             state, _ = solver.update(state, released)
     return state, solver.finish(state), answers
-
-
-def without_noise(query, site):
-    if isinstance(query, ConstantQuery):
-        return constant_statistics(query.known, site).values
-    counts = isinstance(query, CountsQuery)
-    return (count_statistics if counts else sum_statistics)(query, site).values
 
 
 def rmse(model, tensor):
@@ -100,23 +98,23 @@ def rmse(model, tensor):
 @pytest.mark.parametrize("noise", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("kind", SOLVERS)
 def test_all_draws_together_cost_what_one_with_this_noise_costs(kind, unit, local, noise):
-    shape = shape_of(TENSOR, unit, local)
+    facts = facts_of(TENSOR, unit, local)
     for solver in (kind(noise), kind(noise, pure=True)):
-        event = Composed(tuple(charge.mechanism.event for charge in solver.charges(shape)))
+        event = Composed(tuple(charge.mechanism.event for charge in solver.charges(facts)))
         if solver.pure:
             assert epsilon_of(event, 0.0) == pytest.approx(1 / noise)
         else:
             assert epsilon_of(event, 1e-6) == pytest.approx(epsilon_of(GaussianEvent(noise), 1e-6))
-        assert solver.rounds(shape) == len(solver.charges(shape))
+        assert solver.rounds(facts) == len(solver.charges(facts))
 
 
 @PURE
 @pytest.mark.parametrize("kind", SOLVERS)
 def test_calibration_stays_within_the_budget(kind, pure):
-    budget, shape = Budget(0.7, 0.0 if pure else 1e-6), shape_of(TENSOR, Entry(), 0)
+    budget, facts = Budget(0.7, 0.0 if pure else 1e-6), facts_of(TENSOR, Entry(), 0)
 
     def event(noise):
-        charges = kind(noise, pure).charges(shape)
+        charges = kind(noise, pure).charges(facts)
         return Composed(tuple(charge.mechanism.event for charge in charges))
 
     noise = calibrate(event, budget)
@@ -125,34 +123,17 @@ def test_calibration_stays_within_the_budget(kind, pure):
 
 
 def test_more_sweeps_are_more_draws_at_the_same_price():
-    shape = shape_of(TENSOR, Entry())
-    few, many = (PrivateBiases(sweeps=n).charges(shape) for n in (2, 7))
+    facts = facts_of(TENSOR, Entry())
+    few, many = (PrivateBiases(sweeps=n).charges(facts) for n in (2, 7))
     assert len(many) == len(few) + 5 * 2
     costs = [epsilon_of(Composed(tuple(c.mechanism.event for c in cs)), 1e-6) for cs in (few, many)]
     assert costs[0] == pytest.approx(costs[1])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"unit": None}, "unit of privacy"),
-        ({"bounds": None}, "bounds"),
-        ({"bounds": (2.0, 2.0)}, "bounds"),
-        ({"unit": Unit("user"), "local": 1}, "cannot stay with their owners"),
-        ({"unit": Unit("shop")}, "no mode 'shop'"),
-    ],
-)
-@pytest.mark.parametrize("kind", SOLVERS)
-def test_what_cannot_be_done_is_said_before_any_draw(kind, settings, message):
-    shape = replace(shape_of(TENSOR, Entry()), **settings)
-    with pytest.raises(SettingError, match=message):
-        kind().check(shape)
-
-
 @pytest.mark.parametrize("solver", [PrivateBiases(0.0), PrivateBiases(sweeps=0), PrivateConstant(-1.0)])
 def test_impossible_settings_are_refused(solver):
     with pytest.raises(SettingError):
-        solver.check(shape_of(TENSOR, Entry()))
+        solver.check(facts_of(TENSOR, Entry()))
 
 
 # -- the noise --------------------------------------------------------------------------------
@@ -160,10 +141,10 @@ def test_impossible_settings_are_refused(solver):
 
 def noise_of(unit, pure, seeds=12):
     """Noise of all answers over what it should be by hand."""
-    ratios, shape, solver = [], shape_of(TENSOR, unit), PrivateBiases(2.0, pure)
+    ratios, facts, solver = [], facts_of(TENSOR, unit), PrivateBiases(2.0, pure)
     for seed in range(seeds):
-        answers = fit(solver, shape, SITE, seed)[2]
-        for step, (query, released, clean) in zip(solver.steps(shape), answers, strict=True):
+        answers = fit(solver, facts, SITE, seed)[2]
+        for step, (query, released, clean) in zip(solver.steps(facts), answers, strict=True):
             if isinstance(query, SumsQuery):
                 # Replaced, a value moves by the range at most and a contribution by twice its length.
                 bound = query.bound if unit.hides_presence else 2 * min(query.bound, 2.0)
@@ -172,7 +153,7 @@ def noise_of(unit, pure, seeds=12):
             else:
                 bound = (4.0 if pure else sqrt(8)) if unit.hides_presence else 4.0
             scale = bound * (sqrt(2) * 2.0 / step.share if pure else 2.0 / sqrt(step.share))
-            ratios.append((released.noisy.values[: clean.size] - clean) / scale)
+            ratios.append((released.values[: clean.size] - clean) / scale)
     return np.concatenate(ratios)
 
 
@@ -195,20 +176,20 @@ def test_noise_is_what_is_charged_for_no_less_and_no_more(unit, pure):
 @PURE
 @pytest.mark.parametrize("unit", [Entry(), Unit("user")], ids=lambda unit: unit.key)
 def test_levels_without_entries_are_noised_like_all_others(unit, pure):
-    _, model, answers = fit(PrivateBiases(1.0, pure), shape_of(TENSOR, unit), SITE)
+    _, made, answers = fit(PrivateBiases(1.0, pure), facts_of(TENSOR, unit), SITE)
     for _, released, clean in answers[1:]:
-        empty = released.noisy.values[-10:]
+        empty = released.values[-10:]
         assert not clean[-10:].any()
         assert (empty != 0).all()
         assert len(np.unique(empty)) == 10
-    for biases in model.mode_biases:
+    for biases in made.model.mode_biases:
         assert (biases[-10:] != 0).all()
 
 
 def test_exact_noise_is_drawn_without_a_seed():
     tensor, _ = planted((20, 15), 200)
-    shape, site = shape_of(tensor, Entry()), Site(tensor, 1)
-    first, second = (fit(PrivateBiases(0.5), shape, site, None)[1] for _ in range(2))
+    facts, site = facts_of(tensor, Entry()), Site(tensor, 1)
+    first, second = (fit(PrivateBiases(0.5), facts, site, None)[1].model for _ in range(2))
     assert (first.mode_biases[1] != second.mode_biases[1]).all()
     assert rmse(first, tensor) < 1.2 * np.std(tensor.values)
 
@@ -220,15 +201,14 @@ def test_exact_noise_is_drawn_without_a_seed():
 @EACH_UNIT
 @pytest.mark.parametrize("local", [None, 0])
 def test_without_noise_they_are_as_good_as_biases_that_are_not_private(unit, local, pure):
-    site, shape = SITE, shape_of(TENSOR, unit, local)
-    plain, state = Backfitting(sweeps=20), None
-    state = plain.init(0, shape)
-    for _ in range(plain.rounds(shape)):
-        state, _ = plain.update(state, plain.answer(plain.ask(state), site))
-    solver = PrivateBiases(1e-5, pure, sweeps=12)
-    last, released, _ = fit(solver, shape, site)
-    model = with_own_rows(solver, last, released, site)
-    assert rmse(model, TENSOR) < 1.05 * rmse(plain.finish(state), TENSOR)
+    site, facts = SITE, facts_of(TENSOR, unit, local)
+    plain = Backfitting(sweeps=20)
+    state = plain.init(Run(), facts.shape)
+    for _ in range(plain.rounds(facts.shape)):
+        state, _ = plain.update(state, plain.ask(state).answer(site))
+    _, made, _ = fit(PrivateBiases(1e-5, pure, sweeps=12), facts, site)
+    model = with_own_rows(made, site)
+    assert rmse(model, TENSOR) < 1.05 * rmse(plain.finish(state).model, TENSOR)
     seen = TENSOR.counts("item") > 30
     assert np.corrcoef(model.mode_biases[1][seen], BIASES[1][seen])[0, 1] > 0.95
 
@@ -236,10 +216,10 @@ def test_without_noise_they_are_as_good_as_biases_that_are_not_private(unit, loc
 @PURE
 @EACH_UNIT
 def test_as_noise_grows_biases_vanish_and_the_constant_is_left(unit, pure):
-    shape = shape_of(TENSOR, unit)
+    facts = facts_of(TENSOR, unit)
     sizes = []
     for noise in (0.01, 1.0, 30.0, 1e3):
-        models = [fit(PrivateBiases(noise, pure), shape, SITE, seed)[1] for seed in range(3)]
+        models = [fit(PrivateBiases(noise, pure), facts, SITE, seed)[1].model for seed in range(3)]
         sizes.append(np.mean([np.sqrt(np.mean(model.biases**2)) for model in models]))
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > 0.3
@@ -249,11 +229,11 @@ def test_as_noise_grows_biases_vanish_and_the_constant_is_left(unit, pure):
 @PURE
 @EACH_UNIT
 def test_the_constant_is_the_mean_or_the_middle(unit, pure):
-    shape = shape_of(TENSOR, unit)
-    assert fit(PrivateConstant(1e-4, pure), shape, SITE)[1].mean == pytest.approx(
+    facts = facts_of(TENSOR, unit)
+    assert fit(PrivateConstant(1e-4, pure), facts, SITE)[1].model.mean == pytest.approx(
         TENSOR.values.mean(), abs=0.15 if unit.mode else 1e-3
     )
-    assert fit(PrivateConstant(1e7, pure), shape, SITE)[1].mean == pytest.approx(3.0, abs=0.01)
+    assert fit(PrivateConstant(1e7, pure), facts, SITE)[1].model.mean == pytest.approx(3.0, abs=0.01)
 
 
 @pytest.mark.parametrize("sizes", [(60, 40), (60, 40, 30)])
@@ -263,25 +243,25 @@ def test_the_constant_is_the_mean_or_the_middle(unit, pure):
 def test_never_much_worse_than_the_private_constant(sizes, local, unit, pure):
     tensor, _ = planted(sizes, 3000, seed=4)
     train, test = tensor.split(0.3, seed=0)
-    shape, site = shape_of(train, unit, local), Site(train, 1)
+    facts, site = facts_of(train, unit, local), Site(train, 1)
     for noise in (0.3, 3.0, 30.0):
         errors = {}
         for solver in (PrivateConstant(noise, pure), PrivateBiases(noise, pure)):
             errors[solver.name] = []
             for seed in range(6):
-                state, released, _ = fit(solver, shape, site, seed)
-                errors[solver.name].append(rmse(with_own_rows(solver, state, released, site), test))
+                _, made, _ = fit(solver, facts, site, seed)
+                errors[solver.name].append(rmse(with_own_rows(made, site), test))
         assert np.mean(errors["private biases"]) < 1.03 * np.mean(errors["private constant"])
 
 
 @pytest.mark.parametrize("unit", [Entry(), Unit("user")], ids=lambda unit: unit.key)
 def test_the_number_of_entries_need_not_be_public(unit):
-    shape = shape_of(TENSOR, unit, 0, entries=None)
-    solver = PrivateBiases(0.3)
-    state, released, _ = fit(solver, shape, SITE)
-    known = replace(shape, entries=TENSOR.n_entries)
-    with_it = with_own_rows(solver, *fit(solver, known, SITE)[:2], SITE)
-    assert rmse(with_own_rows(solver, state, released, SITE), TENSOR) < 1.05 * rmse(with_it, TENSOR)
+    facts = facts_of(TENSOR, unit, 0, entries=None)
+    known = replace(facts, entries=TENSOR.n_entries)
+    without_it, with_it = (
+        with_own_rows(fit(PrivateBiases(0.3), each, SITE)[1], SITE) for each in (facts, known)
+    )
+    assert rmse(without_it, TENSOR) < 1.05 * rmse(with_it, TENSOR)
 
 
 # -- what stays local -------------------------------------------------------------------------
@@ -293,34 +273,32 @@ def test_what_is_released_does_not_depend_on_who_owns_the_entries(unit):
     cells = TENSOR.coordinates.copy()
     cells[0] = np.random.default_rng(5).integers(TENSOR.shape[0], size=cells.shape[1])
     others = SparseTensor(cells, TENSOR.values, TENSOR.modes, BOUNDS)
-    shape, solver = shape_of(TENSOR, unit, local=0), PrivateBiases(0.5)
-    fits = [fit(solver, shape, Site(tensor, 1)) for tensor in (TENSOR, others)]
-    first, second = (released for _, released, _ in fits)
-    assert first.mean == second.mean
-    np.testing.assert_array_equal(first.biases, second.biases)
-    priors = [solver.own_prior(state) for state, _, _ in fits]
-    assert priors[0].to_json() == priors[1].to_json()
-    np.testing.assert_array_equal(priors[0].doubts[1], priors[1].doubts[1])
-    own = with_own_rows(solver, *fit(solver, shape, SITE)[:2], SITE)
+    facts, solver = facts_of(TENSOR, unit, local=0), PrivateBiases(0.5)
+    first, second = (fit(solver, facts, Site(tensor, 1))[1] for tensor in (TENSOR, others))
+    assert first.model.mean == second.model.mean
+    np.testing.assert_array_equal(first.model.biases, second.model.biases)
+    assert first.own_prior.to_json() == second.own_prior.to_json()
+    np.testing.assert_array_equal(first.own_prior.doubts[1], second.own_prior.doubts[1])
+    own = with_own_rows(fit(solver, facts, SITE)[1], SITE)
     assert own.mode_biases[0].any()
 
 
 @EACH_UNIT
 def test_local_rows_are_not_released_and_come_from_the_owner_alone(unit):
-    shape, solver = shape_of(TENSOR, unit, local=0), PrivateBiases(0.5)
-    state, released, _ = fit(solver, shape, SITE)
+    state, made, _ = fit(PrivateBiases(0.5), facts_of(TENSOR, unit, local=0), SITE)
+    released = made.model
     assert not released.mode_biases[0].any()
-    own = with_own_rows(solver, state, released, SITE)
+    own = with_own_rows(made, SITE)
     np.testing.assert_array_equal(own.mode_biases[1], released.mode_biases[1])
     assert own.mean == released.mean
     one = TENSOR.take(TENSOR.coordinates[0] == 7)
-    alone = with_own_rows(solver, state, released, Site(one, 1))
+    alone = with_own_rows(made, Site(one, 1))
     assert own.mode_biases[0][7] == pytest.approx(alone.mode_biases[0][7], abs=1e-12)
     doubt = state.release.deviations[1][one.coordinates[1]] ** 2
     weights = 0.75 / (0.75 + doubt)
     rest = one.values - released.predict(one.coordinates)
     assert own.mode_biases[0][7] == pytest.approx(weights @ rest / (weights.sum() + 3.75))
-    assert with_own_rows(solver, state, released, SITE) is not released
+    assert with_own_rows(made, SITE) is not released
 
 
 def test_a_unit_takes_its_own_mean_off_before_it_answers():
@@ -329,10 +307,11 @@ def test_a_unit_takes_its_own_mean_off_before_it_answers():
     lifted = tensor.with_values(tensor.values + 0.2 * (tensor.coordinates[0] % 3), BOUNDS)
     models = []
     for given in (tensor, lifted):
-        _, released, _ = fit(
-            PrivateBiases(1e-6, sweeps=12), shape_of(tensor, Unit("user"), 0), Site(given, 1)
+        _, made, _ = fit(
+            PrivateBiases(1e-6, sweeps=12), facts_of(tensor, Unit("user"), 0), Site(given, 1)
         )
-        models.append(released.mode_biases[1][:20] - released.mode_biases[1][:20].mean())
+        biases = made.model.mode_biases[1][:20]
+        models.append(biases - biases.mean())
     np.testing.assert_allclose(models[0], models[1], atol=0.02)
 
 
@@ -340,10 +319,24 @@ def test_a_unit_takes_its_own_mean_off_before_it_answers():
 
 
 @EACH_UNIT
+def test_an_update_leaves_the_state_and_what_was_asked_as_they_were(unit):
+    solver, facts = PrivateBiases(0.5), facts_of(TENSOR, unit)
+    state = solver.init(Run(), facts)
+    for charge in solver.charges(facts):
+        query = solver.ask(state)
+        asked, released = deepcopy(query), Local(SITE).released(query, Draw(charge, Entropy(0)))
+        following, _ = solver.update(state, released)
+        assert same(query, asked)
+        assert same(solver.ask(state), asked)
+        state = following
+    assert state.model.biases.any()
+
+
+@EACH_UNIT
 @pytest.mark.parametrize("local", [None, 0])
 def test_the_record_of_what_was_released(unit, local):
-    state, released, _ = fit(PrivateBiases(0.05), shape_of(TENSOR, unit, local), SITE)
-    record = state.release
+    state, made, _ = fit(PrivateBiases(0.05), facts_of(TENSOR, unit, local), SITE)
+    record, released = state.release, made.model
     assert isinstance(record, BiasRelease)
     assert record.mean == released.mean
     for m, biases in enumerate(released.mode_biases):
@@ -360,19 +353,19 @@ def test_the_record_of_what_was_released(unit, local):
 
 
 def test_it_repeats_with_a_seed_and_takes_float32():
-    shape = replace(shape_of(TENSOR, Entry(), 0), dtype=np.float32)
-    first, same, other = (fit(PrivateBiases(), shape, SITE, seed)[1] for seed in (1, 1, 2))
+    facts = replace(facts_of(TENSOR, Entry(), 0), shape=shape_of(TENSOR, dtype="float32"))
+    first, same, other = (fit(PrivateBiases(), facts, SITE, seed)[1].model for seed in (1, 1, 2))
     assert first.dtype == np.float32
     np.testing.assert_array_equal(first.biases, same.biases)
     assert (first.mode_biases[1] != other.mode_biases[1]).any()
 
 
 def test_laplace_noise_is_preferred_where_it_is_less():
-    shape = shape_of(TENSOR, Entry(), 0)
-    assert prefers_laplace(shape, Budget(0.1))
-    assert prefers_laplace(shape, Budget(0.1, 1e-6))
-    assert not prefers_laplace(shape, Budget(0.1, 0.2))
-    assert not prefers_laplace(shape_of(TENSOR, Unit("user"), 0), Budget(0.1, 1e-6))
+    facts = facts_of(TENSOR, Entry(), 0)
+    assert prefers_laplace(facts, Budget(0.1))
+    assert prefers_laplace(facts, Budget(0.1, 1e-6))
+    assert not prefers_laplace(facts, Budget(0.1, 0.2))
+    assert not prefers_laplace(facts_of(TENSOR, Unit("user"), 0), Budget(0.1, 1e-6))
 
 
 # -- shrinkage --------------------------------------------------------------------------------

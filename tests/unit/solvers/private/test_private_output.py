@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, epsilon_of
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, RowwiseVectorLaplace
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
@@ -20,37 +23,35 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.as_printed.wei import PaperGradient
 from sfumato.solvers.private.output import PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 START = 50_000  # wei(seed) and a start of the same seed draw the same numbers: never use one for both
 UNITS = [Value(), UnitValues("mode0", 40), Entry(), Unit("mode2", 200), Unit("mode0", 200)]
 
 
-def make(shape, dtype):
-    return CPModel.zeros(shape, 3, dtype)
-
-
-def shape_of(tensor, unit=None, **rest):
+def facts_of(tensor, unit=None, **rest):
     given = {"bounds": (-1.0, 1.0), "entries": tensor.n_entries, **rest}
     unit = Value() if unit is None else unit
-    return PublicShape(tensor.modes, make, fit_mean=False, fit_biases=False, unit=unit, **given)
+    shape = Shape.of(tensor.modes, (3, 3, 3), "cp", fit_mean=False, fit_biases=False)
+    return Facts(shape, unit, **given)
 
 
-def event(solver, shape):
-    return Composed(tuple(charge.mechanism.event for charge in solver.charges(shape)))
+def event(solver, facts):
+    return Composed(tuple(charge.mechanism.event for charge in solver.charges(facts)))
 
 
-def fitted(solver, shape, tensor, budget, seed):
-    solver = solver.balanced(shape, budget)
-    noise = calibrate(lambda x: event(replace(solver, noise=x), shape), budget)
+def fitted(solver, facts, tensor, budget, seed):
+    solver = solver.balanced(facts, budget)
+    noise = calibrate(lambda x: event(replace(solver, noise=x), facts), budget)
     solver = replace(solver, noise=noise)
-    site, state = Site(tensor, 1), solver.init(START + seed, shape)
-    with Ledger(shape.unit, budget).reserve(solver.charges(shape), Entropy(START + seed)) as reservation:
-        for _ in range(solver.rounds(shape)):
+    local, state = Local(Site(tensor, 1)), solver.init(Run(START + seed), facts)
+    with Ledger(facts.unit, budget).reserve(solver.charges(facts), Entropy(START + seed)) as reservation:
+        for _ in range(solver.rounds(facts)):
             query = solver.ask(state)
-            state, _ = solver.update(state, reservation.ask(partial(solver.answer, query, site)))
-    assert solver.own_prior(state) is None
-    return solver.finish(state)
+            state, _ = solver.update(state, reservation.ask(partial(local.released, query)))
+    made = solver.finish(state)
+    assert made.own_prior is None
+    return made.model
 
 
 def true_features(seed):
@@ -69,9 +70,9 @@ def useless_features(seed):
 
 def ratio(others, epsilon, seed, unit=None, delta=0.0, **rest):
     data = sf.synthetic.wei("cp", seed=seed)
-    shape = shape_of(data.train, unit, **rest)
+    facts = facts_of(data.train, unit, **rest)
     stage = others(seed) if callable(others) else others
-    model = fitted(PrivateOutput(stage), shape, data.train, Budget(epsilon, delta), seed)
+    model = fitted(PrivateOutput(stage), facts, data.train, Budget(epsilon, delta), seed)
     truth = data.truth[tuple(data.test.coordinates)]
     miss = model.predict(data.test.coordinates) - truth
     return float(np.sqrt(np.mean(miss**2) / np.mean(truth**2)))
@@ -98,40 +99,40 @@ def test_good_features_are_put_to_use_for_whole_units(unit):
 
 def test_with_gaussian_noise_too():
     data = sf.synthetic.wei("cp", seed=100)
-    shape = shape_of(data.train, Unit("mode2", 200))
+    facts = facts_of(data.train, Unit("mode2", 200))
     budget = Budget(50.0, 1e-5)
     solver = replace(PrivateOutput(true_features(100)), noise_law="gaussian", output_noise=0.2)
-    assert isinstance(solver.charges(shape)[-1].mechanism, Gaussian)
-    assert np.isfinite(fitted(solver, shape, data.train, budget, 1).rows).all()
+    assert isinstance(solver.charges(facts)[-1].mechanism, Gaussian)
+    assert np.isfinite(fitted(solver, facts, data.train, budget, 1).rows).all()
 
 
 def test_the_other_factors_are_charged_first():
-    shape = shape_of(sf.synthetic.wei("cp").train)
+    facts = facts_of(sf.synthetic.wei("cp").train)
     solver = PrivateOutput(PrivatePasses(passes=3, noise=2.0), output_noise=0.5, noise=4.0)
-    charges = solver.charges(shape)
-    assert [c.label for c in charges[:-1]] == [c.label for c in PrivatePasses(passes=3).charges(shape)]
+    charges = solver.charges(facts)
+    assert [c.label for c in charges[:-1]] == [c.label for c in PrivatePasses(passes=3).charges(facts)]
     assert charges[-1].mechanism == RowwiseVectorLaplace(2.0)
-    assert epsilon_of(event(solver, shape), 0.0) == pytest.approx(1 / 8 + 1 / 2)
-    assert len(PrivateOutput(true_features(0)).charges(shape)) == 1
+    assert epsilon_of(event(solver, facts), 0.0) == pytest.approx(1 / 8 + 1 / 2)
+    assert len(PrivateOutput(true_features(0)).charges(facts)) == 1
 
 
 @pytest.mark.parametrize("budget", [Budget(1.0), Budget(1.0, 1e-6), Budget(0.1, 1e-3)])
 def test_balanced_stages_spend_their_shares(budget):
-    shape = shape_of(sf.synthetic.wei("cp").train)
-    solver = PrivateOutput(PrivatePasses()).balanced(shape, budget, share=0.25)
-    first, second = event(solver.stage, shape), solver.charges(shape)[-1].mechanism.event
+    facts = facts_of(sf.synthetic.wei("cp").train)
+    solver = PrivateOutput(PrivatePasses()).balanced(facts, budget, share=0.25)
+    first, second = event(solver.stage, facts), solver.charges(facts)[-1].mechanism.event
     assert epsilon_of(first, 0.75 * budget.delta) <= 0.75 * budget.epsilon
     assert epsilon_of(first, 0.75 * budget.delta) >= 0.74 * budget.epsilon
     assert epsilon_of(second, 0.25 * budget.delta) <= 0.25 * budget.epsilon * (1 + 1e-12)
-    assert epsilon_of(event(solver, shape), budget.delta) <= budget.epsilon * (1 + 1e-9)
+    assert epsilon_of(event(solver, facts), budget.delta) <= budget.epsilon * (1 + 1e-9)
 
 
 def test_post_processing_of_the_first_stage_comes_before_the_last_question():
     """A stage with a round after its charges."""
 
     class Slow(PrivatePasses):
-        def rounds(self, shape):
-            return super().rounds(shape) + 2
+        def rounds(self, facts):
+            return super().rounds(facts) + 2
 
         def update(self, state, released):
             if released is None:
@@ -139,16 +140,16 @@ def test_post_processing_of_the_first_stage_comes_before_the_last_question():
             return super().update(state, released)
 
     data = sf.synthetic.wei("cp", seed=1).train
-    shape = shape_of(data)
+    facts = facts_of(data)
     models = []
     for stage in (PrivatePasses(noise=1e-6), Slow(noise=1e-6)):
         solver = PrivateOutput(stage, output_noise=1e12)  # the second stage changes nothing
-        state, site = solver.init(5, shape), Site(data, 1)
-        with Ledger(Value()).reserve(solver.charges(shape), Entropy(5)) as reservation:
-            for _ in range(solver.rounds(shape)):
+        state, local = solver.init(Run(5), facts), Local(Site(data, 1))
+        with Ledger(Value()).reserve(solver.charges(facts), Entropy(5)) as reservation:
+            for _ in range(solver.rounds(facts)):
                 query = solver.ask(state)
-                state, _ = solver.update(state, reservation.ask(partial(solver.answer, query, site)))
-        models.append(solver.finish(state))
+                state, _ = solver.update(state, reservation.ask(partial(local.released, query)))
+        models.append(solver.finish(state).model)
     np.testing.assert_allclose(models[1].factors[0], models[0].factors[0] / 4)
     assert models[0].factors[0].any()
 
@@ -157,31 +158,30 @@ def test_every_row_gets_noise_where_presence_is_hidden():
     """Two data sets, one with entries in a single level: what is released has no row without noise."""
     data = sf.synthetic.wei("cp", seed=1).train
     lone = data.take(np.flatnonzero(data.coordinates[2] == 4))
-    shape = shape_of(data, Entry())
+    facts = facts_of(data, Entry())
     solver = PrivateOutput(true_features(1))
-    with Ledger(Entry()).reserve(solver.charges(shape), Entropy(5)) as reservation:
-        query = solver.ask(solver.init(0, shape))
-        answer = reservation.ask(partial(solver.answer, query, Site(lone, 1)))
-    assert (answer.rows != 0).all()
-    assert len(set(answer.deviations.tolist())) == 1
-    np.testing.assert_array_equal(answer.gram, np.repeat(answer.gram[:1], 20, axis=0))
+    with Ledger(Entry()).reserve(solver.charges(facts), Entropy(5)) as reservation:
+        query = solver.ask(solver.init(Run(), facts))
+        answer = reservation.ask(partial(Local(Site(lone, 1)).released, query))
+    assert answer.values.shape == (20, 3)
+    assert (answer.values != 0).all()
+    assert np.isfinite(answer.deviation)  # one for all rows
+    assert answer.public == ()  # neither how far each row can move, nor what was seen of it
 
 
 def test_what_it_cannot_do_is_refused():
-    shape = shape_of(sf.synthetic.wei("cp").train)
+    facts = facts_of(sf.synthetic.wei("cp").train)
     public = true_features(0)
     for changed, message in (
         ({"unit": Unit("mode0")}, "max_entries"),
         ({"unit": Entry(), "entries": None}, "public number of entries"),
-        ({"bounds": None}, "public bounds"),
-        ({"unit": None}, "unit"),
         ({"local": 1}, "every factor"),
     ):
         with pytest.raises(SettingError, match=message):
-            PrivateOutput(public).check(replace(shape, **changed))
+            PrivateOutput(public).check(replace(facts, **changed))
     with pytest.raises(SettingError, match="proven"):
-        PrivateOutput(PaperGradient()).check(shape)
+        PrivateOutput(PaperGradient()).check(facts)
     with pytest.raises(SettingError, match="public model"):
-        PrivateOutput(CPModel.zeros((3, 3, 3), 2)).check(shape)
+        PrivateOutput(CPModel.zeros((3, 3, 3), 2)).check(facts)
     with pytest.raises(SettingError, match="noise_law must be one of"):
-        PrivateOutput(public, noise_law="normal").check(shape)
+        PrivateOutput(public, noise_law="normal").check(facts)

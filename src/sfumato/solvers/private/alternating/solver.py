@@ -337,7 +337,8 @@ class PrivateAlternating(Silent):
             weights = self._weighting(state, step.block, asked).levels
         sums, noise = noisy.values / weights[:, None], (noisy.deviation / weights) ** 2
         length = self.settings(state.facts).step_length(step.round)
-        blocks, model, coordinates = list(state.blocks), state.model, asked.coordinates
+        blocks, coordinates = list(state.blocks), asked.coordinates
+        model = state.model.copy()  # what was asked with the old one stays as it was
         if coordinates is None:
             moved = moved_core(state, length, sums, noise)
             model.free_core[:] = moved.rows[0]
@@ -351,7 +352,8 @@ class PrivateAlternating(Silent):
         if not (np.isfinite(model.rows).all() and np.isfinite(model.free_core).all()):
             raise DivergedError("the private fit left the range of floating-point numbers")
         blocks[step.block] = moved.block
-        state = replace(state, model=white_for_core(state), blocks=tuple(blocks))
+        state = replace(state, model=model, blocks=tuple(blocks))
+        state = replace(state, model=white_for_core(state))
         return next_round(state) if state.ends_round else state
 
 

@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.fit.planner import Levels
-from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, epsilon_of
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import BudgetError, Draw, Ledger
-from sfumato.privacy.mechanisms import Gaussian, PoissonGaussian
+from sfumato.privacy.mechanisms import Gaussian, Noisy, PoissonGaussian
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.gradient.levels import Start, read_levels
 from sfumato.solvers.private.gradient.solver import PrivateSGD, derive
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 BOUNDS = (1.0, 5.0)
 UNITS = {
@@ -32,52 +33,36 @@ UNITS = {
 }
 
 
-def cp(shape, dtype):
-    return CPModel.zeros(shape, 2, dtype)
+def facts_of(tensor, unit, local=None, kind="cp", **others):
+    dtype, ranks = str(tensor.values.dtype), (2,) * tensor.order
+    shape = Shape.of(tensor.modes, ranks, kind, dtype=dtype, **others)
+    return Facts(shape, unit, BOUNDS, tensor.n_entries, local=local)
 
 
-def tucker(shape, dtype):
-    return TuckerModel.zeros(shape, (2,) * len(shape), dtype)
+def event(solver, facts):
+    return Composed(tuple(charge.mechanism.event for charge in solver.charges(facts)))
 
 
-def shape_of(tensor, unit, local=None, make=cp, **others):
-    return PublicShape(
-        tensor.modes,
-        make,
-        tensor.values.dtype,
-        unit=unit,
-        bounds=BOUNDS,
-        entries=tensor.n_entries,
-        local=local,
-        **others,
-    )
-
-
-def event(solver, shape):
-    return Composed(tuple(charge.mechanism.event for charge in solver.charges(shape)))
-
-
-def calibrated(solver, shape, budget):
-    noise = calibrate(lambda x: event(replace(solver, noise=x), shape), budget)
+def calibrated(solver, facts, budget):
+    noise = calibrate(lambda x: event(replace(solver, noise=x), facts), budget)
     return replace(solver, noise=noise)
 
 
-def fit(solver, shape, tensor, seed=0):
-    """The released model, the model with local rows, and the last state."""
-    site, state, charges = Site(tensor, 1), solver.init(seed or 0, shape), solver.charges(shape)
-    assert solver.rounds(shape) == len(charges)
-    with Ledger(shape.unit).reserve(charges, Entropy(seed)) as reservation:
+def fit(solver, facts, tensor, seed=0):
+    """The released model, the model with local rows, and how these are solved."""
+    site, state, charges = Site(tensor, 1), solver.init(Run(seed or 0), facts), solver.charges(facts)
+    assert solver.rounds(facts) == len(charges)
+    with Ledger(facts.unit).reserve(charges, Entropy(seed)) as reservation:
         for _ in charges:
             query = solver.ask(state)
-            answer = reservation.ask(lambda draw, query=query: solver.answer(query, site, draw))
+            answer = reservation.ask(lambda draw, query=query: Local(site).released(query, draw))
             state, info = solver.update(state, answer)
-    assert info.completed == solver.settings(shape).passes
-    model = solver.finish(state)
-    return model, with_own_rows(solver, state, model, site), state
+    assert info.completed == solver.settings(facts).passes
+    made = solver.finish(state)
+    return made.model, with_own_rows(made.model, made.own_prior, site), made.own_prior
 
 
-def with_own_rows(solver, state, released, site):
-    prior = solver.own_prior(state)
+def with_own_rows(released, prior, site):
     return released if prior is None else solve_own(released, prior, site)
 
 
@@ -100,17 +85,17 @@ def small():
 # -- accuracy -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [cp, tucker])
+@pytest.mark.parametrize("kind", ["cp", "tucker"])
 @pytest.mark.parametrize("name", UNITS)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
-def test_a_fit_is_never_much_worse_than_a_constant(ratings, make, name, epsilon):
+def test_a_fit_is_never_much_worse_than_a_constant(ratings, kind, name, epsilon):
     train, test = ratings
     unit, local = UNITS[name]
     if name == "user" and epsilon == 0.1:
         pytest.skip("for 300 users, even a constant is noise")
-    shape = shape_of(train, unit, local, make)
-    solver = calibrated(PrivateSGD(passes=15), shape, Budget(epsilon, 1e-6))
-    _, model, _ = fit(solver, shape, train)
+    facts = facts_of(train, unit, local, kind)
+    solver = calibrated(PrivateSGD(passes=15), facts, Budget(epsilon, 1e-6))
+    _, model, _ = fit(solver, facts, train)
     constant = float(np.sqrt(np.mean(np.square(test.values - train.values.mean()))))
     assert rmse(model, test) < 1.03 * constant
 
@@ -119,9 +104,9 @@ def test_a_fit_is_never_much_worse_than_a_constant(ratings, make, name, epsilon)
 def test_much_budget_learns_more_than_biases(ratings, name):
     train, test = ratings
     unit, local = UNITS[name]
-    shape = shape_of(train, unit, local)
-    solver = calibrated(PrivateSGD(), shape, Budget(200.0, 1e-6))
-    _, model, _ = fit(solver, shape, train)
+    facts = facts_of(train, unit, local)
+    solver = calibrated(PrivateSGD(), facts, Budget(200.0, 1e-6))
+    _, model, _ = fit(solver, facts, train)
     biases = sf.Biases().fit(train).model_
     if name != "user":  # a unit's own row with noise of its own is next to useless
         assert rmse(model, test) < 0.97 * rmse(biases, test)
@@ -129,11 +114,11 @@ def test_much_budget_learns_more_than_biases(ratings, name):
 
 def test_small_batches_learn_too(ratings):
     train, test = ratings
-    shape = shape_of(train, Entry())
+    facts = facts_of(train, Entry())
     scores = []
     for rate in (1.0, 0.05):
         solver = PrivateSGD(noise=0.3, passes=20, rate=rate)
-        scores.append(rmse(fit(solver, shape, train)[0], test))
+        scores.append(rmse(fit(solver, facts, train)[0], test))
     assert scores[1] < 1.02 * scores[0]
 
 
@@ -143,9 +128,9 @@ def test_small_batches_learn_too(ratings):
 @pytest.mark.parametrize("unit", [Value(), Entry(), Unit("user")], ids=lambda unit: unit.key)
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 def test_charges_are_as_planned(small, unit, rate):
-    shape = shape_of(small, unit)
+    facts = facts_of(small, unit)
     solver = PrivateSGD(noise=1.5, passes=4, rate=rate)
-    levels, *steps = solver.charges(shape)
+    levels, *steps = solver.charges(facts)
     assert isinstance(levels.mechanism, Gaussian)
     assert len(steps) == 4
     for charge in steps:
@@ -156,21 +141,21 @@ def test_charges_are_as_planned(small, unit, rate):
     parts = [Composed(tuple(c.mechanism.event for c in (levels, *steps[:k]))) for k in range(5)]
     costs = [epsilon_of(part, 1e-5) for part in parts]
     assert costs == sorted(costs)
-    assert epsilon_of(event(replace(solver, noise=2.0), shape), 1e-5) < costs[-1]
+    assert epsilon_of(event(replace(solver, noise=2.0), facts), 1e-5) < costs[-1]
 
 
 def test_calibrated_noise_keeps_the_budget_and_no_more(small):
     for unit, rate in ((Entry(), 1.0), (Value(), 0.2)):
-        shape = shape_of(small, unit)
-        solver = calibrated(PrivateSGD(passes=2, rate=rate), shape, Budget(3.0, 1e-5))
-        assert epsilon_of(event(solver, shape), 1e-5) <= 3.0
-        assert epsilon_of(event(replace(solver, noise=solver.noise * 0.99), shape), 1e-5) > 3.0
+        facts = facts_of(small, unit)
+        solver = calibrated(PrivateSGD(passes=2, rate=rate), facts, Budget(3.0, 1e-5))
+        assert epsilon_of(event(solver, facts), 1e-5) <= 3.0
+        assert epsilon_of(event(replace(solver, noise=solver.noise * 0.99), facts), 1e-5) > 3.0
 
 
 def test_without_sampling_the_shares_make_up_the_whole(small):
-    shape = shape_of(small, Value())
+    facts = facts_of(small, Value())
     solver = PrivateSGD(noise=1.7)
-    assert epsilon_of(event(solver, shape), 1e-6) == pytest.approx(
+    assert epsilon_of(event(solver, facts), 1e-6) == pytest.approx(
         epsilon_of(Gaussian(1.7).event, 1e-6), rel=1e-6
     )
 
@@ -183,22 +168,22 @@ def test_all_units_at_rate_one_cost_what_plain_gaussians_cost():
 
 
 def test_a_start_that_is_given_is_not_charged_for(small):
-    shape, n = shape_of(small, Entry()), sum(small.shape)
+    facts, n = facts_of(small, Entry()), sum(small.shape)
     start = Start(3.2, np.zeros(n), np.full(n, 30.0), 0.8, np.full(3, 0.1))
     solver = PrivateSGD(noise=1.0, passes=3, start=start)
-    assert [charge.label for charge in solver.charges(shape)] == ["gradient steps"] * 3
-    model, _, _ = fit(solver, shape, small)
+    assert [charge.label for charge in solver.charges(facts)] == ["gradient steps"] * 3
+    model, _, _ = fit(solver, facts, small)
     assert model.mean == 3.2
 
 
 def test_a_draw_is_used_once(small):
-    shape = shape_of(small, Entry())
+    facts = facts_of(small, Entry())
     solver = PrivateSGD(passes=1)
-    draw = Draw(solver.charges(shape)[0], Entropy(0))
-    query = solver.ask(solver.init(0, shape))
-    solver.answer(query, Site(small, 1), draw)
+    draw = Draw(solver.charges(facts)[0], Entropy(0))
+    query, local = solver.ask(solver.init(Run(), facts)), Local(Site(small, 1))
+    local.released(query, draw)
     with pytest.raises(BudgetError, match="cannot be drawn twice"):
-        solver.answer(query, Site(small, 1), draw)
+        local.released(query, draw)
 
 
 # -- what is released ---------------------------------------------------------------------------
@@ -207,8 +192,8 @@ def test_a_draw_is_used_once(small):
 @pytest.mark.parametrize("name", ["entry, local", "user, local"])
 def test_local_rows_are_zero_in_the_release_and_filled_for_their_owners(small, name):
     unit, local = UNITS[name]
-    shape = shape_of(small, unit, local)
-    model, own, _ = fit(PrivateSGD(passes=3), shape, small)
+    facts = facts_of(small, unit, local)
+    model, own, _ = fit(PrivateSGD(passes=3), facts, small)
     here = model.span(0)
     assert not model.rows[here].any()
     assert not model.biases[here].any()
@@ -219,12 +204,12 @@ def test_local_rows_are_zero_in_the_release_and_filled_for_their_owners(small, n
 
 def test_a_local_row_depends_on_its_owners_entries_alone(small):
     unit, local = UNITS["user, local"]
-    shape, solver = shape_of(small, unit, local), PrivateSGD(passes=3)
-    model, own, state = fit(solver, shape, small)
+    facts, solver = facts_of(small, unit, local), PrivateSGD(passes=3)
+    model, own, prior = fit(solver, facts, small)
     other = small.values.copy()
     other[small.coordinates[0] != 4] = 1.0
     changed = sf.SparseTensor(small.coordinates, other, small.modes)
-    again = with_own_rows(solver, state, model, Site(changed, 1))
+    again = with_own_rows(model, prior, Site(changed, 1))
     np.testing.assert_array_equal(own.rows[4], again.rows[4])
     assert not np.array_equal(own.rows[5], again.rows[5])
 
@@ -232,35 +217,36 @@ def test_a_local_row_depends_on_its_owners_entries_alone(small):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_seed_repeats_a_fit_and_no_seed_does_not(small, dtype):
     tensor = small.astype(dtype)
-    shape, solver = shape_of(tensor, Entry()), PrivateSGD(passes=2, rate=0.5)
-    one, two, three, four = (fit(solver, shape, tensor, seed)[0] for seed in (3, 3, None, None))
+    facts, solver = facts_of(tensor, Entry()), PrivateSGD(passes=2, rate=0.5)
+    one, two, three, four = (fit(solver, facts, tensor, seed)[0] for seed in (3, 3, None, None))
     np.testing.assert_array_equal(one.rows, two.rows)
     assert one.rows.dtype == dtype
     assert not np.array_equal(three.rows, four.rows)
 
 
 def test_values_beyond_the_bounds_count_as_the_bounds(small):
-    shape, solver = shape_of(small, Entry()), PrivateSGD(passes=2)
+    facts, solver = facts_of(small, Entry()), PrivateSGD(passes=2)
     wild = small.values.copy()
     wild[wild == 5] = 1e9
     tensor = sf.SparseTensor(small.coordinates, wild, small.modes)
-    np.testing.assert_array_equal(fit(solver, shape, small)[0].rows, fit(solver, shape, tensor)[0].rows)
+    np.testing.assert_array_equal(fit(solver, facts, small)[0].rows, fit(solver, facts, tensor)[0].rows)
 
 
 def test_exact_counts_are_used_only_where_positions_are_public(small):
     for unit, known in ((Value(), True), (Entry(), False)):
-        shape, solver = shape_of(small, unit), PrivateSGD(passes=1)
-        draw = Draw(solver.charges(shape)[0], Entropy(0))
-        answer = solver.answer(solver.ask(solver.init(0, shape)), Site(small, 1), draw)
-        assert isinstance(answer, Levels)
-        assert (answer.counts is not None) == known
-        counts = read_levels(shape, answer).counts
+        facts, solver = facts_of(small, unit), PrivateSGD(passes=1)
+        draw = Draw(solver.charges(facts)[0], Entropy(0))
+        query = solver.ask(solver.init(Run(), facts))
+        answer = Local(Site(small, 1)).released(query, draw)
+        assert isinstance(answer, Noisy)
+        assert len(answer.public) == known
+        counts = read_levels(facts, answer).counts
         assert np.array_equal(counts, np.maximum(Site(small, 1).counts, 1)) == known
 
 
 def test_without_a_mean_values_are_taken_from_zero(small):
-    shape = shape_of(small, Value(), fit_mean=False)
-    model, _, _ = fit(PrivateSGD(noise=1e-3, passes=2), shape, small)
+    facts = facts_of(small, Value(), fit_mean=False)
+    model, _, _ = fit(PrivateSGD(noise=1e-3, passes=2), facts, small)
     assert model.mean == pytest.approx(0, abs=1e-12)
 
 
@@ -268,24 +254,20 @@ def test_without_a_mean_values_are_taken_from_zero(small):
 
 
 def test_settings_follow_from_public_numbers_and_can_be_given(small):
-    shape = shape_of(small, Entry())
+    facts = facts_of(small, Entry())
     solver = PrivateSGD(noise=2.0, clip=0.7)
-    assert solver.settings(shape) == replace(derive(shape, 2.0), clip=0.7)
-    little, much = derive(shape, 0.1), derive(shape, 100.0)
+    assert solver.settings(facts) == replace(derive(facts, 2.0), clip=0.7)
+    little, much = derive(facts, 0.1), derive(facts, 100.0)
     assert much.step < little.step
     assert much.clip < little.clip
     assert much.levels_share > little.levels_share
-    assert derive(replace(shape, entries=None), 1.0).passes == little.passes
+    assert derive(replace(facts, entries=None), 1.0).passes == little.passes
 
 
 @pytest.mark.parametrize(
-    ("solver", "shape", "says"),
+    ("solver", "changed", "says"),
     [
-        (PrivateSGD(), {"unit": None}, "unit of privacy"),
-        (PrivateSGD(), {"bounds": None}, "public bounds"),
-        (PrivateSGD(), {"bounds": (5.0, 1.0)}, "lower one first"),
         (PrivateSGD(), {"unit": UnitValues("user", 3)}, "input perturbation"),
-        (PrivateSGD(), {"unit": Unit("user"), "local": 1}, "stay with their owners"),
         (PrivateSGD(rate=1.5), {}, "rate must be a number from 1e-09 to 1"),
         (PrivateSGD(rate=0.0), {}, "rate must be"),
         (PrivateSGD(step=1.0), {}, "between 0 and 1"),
@@ -296,21 +278,21 @@ def test_settings_follow_from_public_numbers_and_can_be_given(small):
         (PrivateSGD(prior_mean={"planet": 1.0}), {}, "planet"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_before_any_draw(small, solver, shape, says):
+def test_settings_that_cannot_be_are_refused_before_any_draw(small, solver, changed, says):
     with pytest.raises(SettingError, match=says):
-        solver.init(0, replace(shape_of(small, Entry()), **shape))
+        solver.init(Run(), replace(facts_of(small, Entry()), **changed))
 
 
 def test_a_pure_budget_is_refused_with_advice(small):
-    shape = shape_of(small, Entry())
+    facts = facts_of(small, Entry())
     with pytest.raises(SettingError, match="name a delta"):
-        calibrated(PrivateSGD(), shape, Budget(1.0))
+        calibrated(PrivateSGD(), facts, Budget(1.0))
 
 
 def test_a_start_that_is_given_is_an_assumption(small):
-    shape = shape_of(small, Value())
-    assert PrivateSGD().assumes(shape) == ()
-    levels = np.ones(sum(shape.sizes))
+    facts = facts_of(small, Value())
+    assert PrivateSGD().assumes(facts) == ()
+    levels = np.ones(sum(facts.sizes))
     start = Start(3.0, 0 * levels, levels, 1.0, np.ones(3))
-    (line,) = PrivateSGD(start=start).assumes(shape)
+    (line,) = PrivateSGD(start=start).assumes(facts)
     assert "starts from is public" in line

@@ -10,50 +10,49 @@ from hypothesis import strategies as st
 
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, covers
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, RandomisedResponse
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.input.channel import Response
-from sfumato.solvers.private.input.solver import InputPerturbation, Query, dense_sums
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.private.input.solver import CellsQuery, InputPerturbation
+from sfumato.solvers.protocol import Run
 
 BOUNDS = (-1.0, 1.0)
 
 
-def make_cp(sizes, dtype):
-    return CPModel.zeros(sizes, 2, dtype)
+def public(tensor, unit, kind="cp", bounds=BOUNDS, **settings):
+    of_shape = {"fit_mean": False, "fit_biases": False, **settings}
+    return Facts(Shape.of(tensor.modes, (2,) * tensor.order, kind, **of_shape), unit, bounds)
 
 
-def public(tensor, unit, **settings):
-    known = {"fit_mean": False, "fit_biases": False, "bounds": BOUNDS, **settings}
-    return PublicShape(tensor.modes, make_cp, unit=unit, **known)
-
-
-def draw_once(solver, shape, tensor, seed=0):
+def draw_once(solver, facts, tensor, seed=0):
     """What leaves the data; ``seed=None`` draws with the exact samplers."""
     site = Site(tensor, 1)
-    with Ledger(shape.unit).reserve(solver.charges(shape), Entropy(seed)) as reservation:
-        query = solver.ask(solver.init(0, shape))
-        return reservation.ask(lambda draw: solver.answer(query, site, draw))
+    with Ledger(facts.unit).reserve(solver.charges(facts), Entropy(seed)) as reservation:
+        query = solver.ask(solver.init(Run(), facts))
+        return reservation.ask(lambda draw: Local(site).released(query, draw))
 
 
-def fit(solver, shape, tensor, seed=0):
-    released, state, reports = draw_once(solver, shape, tensor, seed), solver.init(0, shape), []
-    for number in range(solver.rounds(shape)):
+def fit(solver, facts, tensor, seed=0):
+    released, state, reports = draw_once(solver, facts, tensor, seed), solver.init(Run(), facts), []
+    for number in range(solver.rounds(facts)):
         state, info = solver.update(state, released if number == 0 else None)
         reports.append(info)
-    assert solver.own_prior(state) is None
-    return solver.finish(state), reports
+    made = solver.finish(state)
+    assert made.own_prior is None
+    return made.model, reports
 
 
-def calibrated(solver, shape, budget):
-    noise = calibrate(lambda x: replace(solver, noise=x).charges(shape)[0].mechanism.event, budget)
+def calibrated(solver, facts, budget):
+    noise = calibrate(lambda x: replace(solver, noise=x).charges(facts)[0].mechanism.event, budget)
     return replace(solver, noise=noise)
 
 
@@ -63,10 +62,10 @@ def easy(kind="cp", entries=900, snr=9.0):
     return plant((14, 12, 10), rank, entries=entries, snr=snr, scale=0.25, seed=1)
 
 
-def cells_of(shape, n, seed=0):
+def cells_of(sizes, n, seed=0):
     rng = np.random.default_rng(seed)
-    modes = tuple(Mode(f"m{i}", size) for i, size in enumerate(shape))
-    cells = np.stack([rng.integers(0, size, n) for size in shape])
+    modes = tuple(Mode(f"m{i}", size) for i, size in enumerate(sizes))
+    cells = np.stack([rng.integers(0, size, n) for size in sizes])
     return SparseTensor(cells, rng.uniform(-1, 1, n), modes)
 
 
@@ -76,20 +75,20 @@ def cells_of(shape, n, seed=0):
 def standard_errors(kind, solver, claimed):
     """How far the released noise is from what is claimed, in standard errors of its estimate."""
     tensor = cells_of((30, 20), 6000)
-    shape = public(tensor, {"values": UnitValues("m0", 4), "entry": Entry()}.get(kind, Value()))
-    released = draw_once(solver, shape, tensor, seed=3)
+    facts = public(tensor, {"values": UnitValues("m0", 4), "entry": Entry()}.get(kind, Value()))
+    released = draw_once(solver, facts, tensor, seed=3)
     if kind == "response":
-        channel = claimed.channel(shape)
-        told = released.numbers == channel.bins(np.clip(tensor.values, *BOUNDS))
+        channel = claimed.channel(facts)
+        told = released.values == channel.bins(np.clip(tensor.values, *BOUNDS))
         truth = exp(channel.epsilon) / (exp(channel.epsilon) + channel.categories - 1)
         return abs(told.mean() - truth) / sqrt(truth * (1 - truth) / told.size)
     if kind == "entry":
-        noise = released.numbers - dense_sums(tensor, Query(shape, 0)).values
+        noise = released.values - CellsQuery(facts, 0).clipped(Site(tensor, 1)).values
         scale = claimed.noise * 1.5
     else:
-        channel = claimed.channel(shape)
-        low, high = solver.channel(shape).low, solver.channel(shape).high
-        noise = released.numbers - np.clip(tensor.values, low, high)
+        channel = claimed.channel(facts)
+        low, high = solver.channel(facts).low, solver.channel(facts).high
+        noise = released.values - np.clip(tensor.values, low, high)
         scale = claimed.noise * (high - low)
         scale *= {"values": 4.0}.get(kind, 1.0)
     if kind == "gaussian":
@@ -118,9 +117,9 @@ def test_the_noise_is_what_was_charged(kind):
 )
 def test_without_a_seed_noise_is_drawn_anew(unit, law):
     tensor = cells_of((6, 5), 20)
-    shape = public(tensor, unit)
+    facts = public(tensor, unit)
     solver = InputPerturbation(noise=0.3, noise_law=law)
-    first, second = (draw_once(solver, shape, tensor, seed=None).numbers for _ in range(2))
+    first, second = (draw_once(solver, facts, tensor, seed=None).values for _ in range(2))
     assert first.shape == ((2, 30) if unit == Entry() else (20,))
     assert np.isfinite(first).all()
     if law != "response":
@@ -147,8 +146,8 @@ def test_neighbours_move_mask_and_values_by_no_more_than_the_bound(data):
         kept = tensor.coordinates[0] != tensor.coordinates[0, data.draw(st.integers(0, n - 1))]
         if not kept.any():
             return
-    query = Query(public(tensor, unit), 0)
-    whole, less = dense_sums(tensor, query), dense_sums(tensor.take(kept), query)
+    query = CellsQuery(public(tensor, unit), 0)
+    whole, less = (query.clipped(Site(each, 1)) for each in (tensor, tensor.take(kept)))
     change = whole.values - less.values
     assert np.abs(change).sum() <= whole.l1 * (1 + 1e-12)
     assert sqrt((change**2).sum()) <= whole.l2 * (1 + 1e-12)
@@ -162,7 +161,7 @@ def test_values_beyond_the_bounds_and_nan_are_clipped():
     )
     for law in ("response", "laplace"):
         solver = InputPerturbation(noise=1e-3, noise_law=law)
-        numbers = draw_once(solver, public(tensor, Value()), tensor).numbers
+        numbers = draw_once(solver, public(tensor, Value()), tensor).values
         channel = solver.channel(public(tensor, Value()))
         if isinstance(channel, Response):
             assert numbers.tolist() == channel.bins(np.array([0, 1, -1, 0.2])).tolist()
@@ -175,10 +174,12 @@ def test_values_beyond_the_bounds_and_nan_are_clipped():
 @pytest.mark.parametrize("law", ["auto", "laplace"])
 def test_no_clean_value_leaves_the_data(unit, law):
     tensor = cells_of((6, 5), 20)
-    solver, shape = InputPerturbation(noise=0.3, noise_law=law), public(tensor, unit)
-    released = draw_once(solver, shape, tensor)
-    assert not released.cells.values.any()
-    state, _ = solver.update(solver.init(0, shape), released)
+    solver, facts = InputPerturbation(noise=0.3, noise_law=law), public(tensor, unit)
+    released = draw_once(solver, facts, tensor)
+    # Beside the noisy numbers nothing but where entries are, where that is public.
+    positions = [] if unit.hides_presence else [tensor.coordinates]
+    np.testing.assert_equal(list(released.public), positions)
+    state, _ = solver.update(solver.init(Run(), facts), released)
     assert not state.work.site.tensor.values.any()
 
 
@@ -188,11 +189,11 @@ def test_no_clean_value_leaves_the_data(unit, law):
 @pytest.mark.parametrize("unit", [Value(), UnitValues("mode0", 5), Entry(), Unit("mode0", 5)])
 @pytest.mark.parametrize("budget", [Budget(0.5), Budget(2.0, 1e-6)])
 def test_calibrated_noise_is_within_the_budget_and_hardly_more_than_needed(unit, budget):
-    shape = public(easy().tensor, unit)
-    solver = calibrated(InputPerturbation().suited(shape, budget), shape, budget)
-    (charge,) = solver.charges(shape)
+    facts = public(easy().tensor, unit)
+    solver = calibrated(InputPerturbation().suited(facts, budget), facts, budget)
+    (charge,) = solver.charges(facts)
     assert covers(budget, charge.mechanism.event)
-    (less,) = replace(solver, noise=solver.noise * 0.99).charges(shape)
+    (less,) = replace(solver, noise=solver.noise * 0.99).charges(facts)
     assert not covers(budget, less.mechanism.event)
 
 
@@ -225,9 +226,6 @@ def test_many_values_with_a_delta_get_gaussian_noise():
 @pytest.mark.parametrize(
     ("solver", "change", "message"),
     [
-        (InputPerturbation(), {"unit": None}, "unit"),
-        (InputPerturbation(), {"bounds": None}, "bounds"),
-        (InputPerturbation(), {"bounds": (1.0, 1.0)}, "bounds"),
         (InputPerturbation(), {"unit": Unit("mode0")}, "max_entries"),
         (InputPerturbation(noise_law="response"), {"unit": Entry()}, "laplace"),
         (InputPerturbation(noise_law="cauchy"), {}, "noise_law"),
@@ -242,29 +240,29 @@ def test_many_values_with_a_delta_get_gaussian_noise():
         (InputPerturbation(clamp=(-1.0, 1.0)), {"unit": Entry()}, "clamped"),
         (
             InputPerturbation(),
-            {"unit": Entry(), "modes": (Mode("a", 10**4), Mode("b", 10**4))},
+            {"unit": Entry(), "shape": Shape((Mode("a", 10**4), Mode("b", 10**4)), (2, 2))},
             "gradient perturbation",
         ),
     ],
 )
 def test_what_it_cannot_do_is_said_before_data_are_seen(solver, change, message):
-    shape = replace(public(easy().tensor, Value()), **change)
+    facts = replace(public(easy().tensor, Value()), **change)
     with pytest.raises(SettingError, match=message):
-        solver.init(0, shape)
+        solver.init(Run(), facts)
 
 
 def test_rounds_out_of_turn():
-    shape = public(easy().tensor, Value())
+    facts = public(easy().tensor, Value())
     solver = InputPerturbation()
     for call in (lambda s: solver.update(s, None), solver.finish):
         with pytest.raises(SettingError, match="data"):
-            call(solver.init(0, shape))
+            call(solver.init(Run(), facts))
 
 
 def test_it_says_what_it_assumes():
-    shape = public(easy().tensor, Value())
-    assert any("apart" in line for line in InputPerturbation(step=1.0).assumes(shape))
-    assert InputPerturbation().assumes(replace(shape, unit=Entry())) == ()
+    facts = public(easy().tensor, Value())
+    assert any("apart" in line for line in InputPerturbation(step=1.0).assumes(facts))
+    assert InputPerturbation().assumes(replace(facts, unit=Entry())) == ()
 
 
 # -- the fit ----------------------------------------------------------------------------------------
@@ -282,13 +280,13 @@ def error_ratio(model, planted):
 )
 def test_with_enough_budget_the_truth_is_found(law, epsilon, most):
     planted = easy()
-    shape = public(planted.tensor, Value())
+    facts = public(planted.tensor, Value())
     budget = Budget(epsilon, 1e-6 if law == "gaussian" else 0.0)
     solver = InputPerturbation(noise_law=law, sweeps=50, starts=3)
-    model, reports = fit(calibrated(solver, shape, budget), shape, planted.tensor)
+    model, reports = fit(calibrated(solver, facts, budget), facts, planted.tensor)
     assert error_ratio(model, planted) < most
     assert [info.completed for info in reports] == list(range(151))
-    assert len(reports) == solver.rounds(shape)
+    assert len(reports) == solver.rounds(facts)
     assert model.mean == 0
     assert not model.biases.any()
     assert not model.rows[:, 2:].any()
@@ -308,35 +306,28 @@ def test_with_enough_budget_the_truth_is_found(law, epsilon, most):
 )
 def test_without_budget_it_falls_back_to_the_constant(unit, law):
     planted = easy()
-    shape = public(planted.tensor, unit)
+    facts = public(planted.tensor, unit)
     budget = Budget(0.1, 1e-6 if law == "gaussian" else 0.0)
-    solver = calibrated(InputPerturbation(noise_law=law, sweeps=25, starts=2), shape, budget)
-    ratios = [error_ratio(fit(solver, shape, planted.tensor, seed)[0], planted) for seed in (1, 2)]
+    solver = calibrated(InputPerturbation(noise_law=law, sweeps=25, starts=2), facts, budget)
+    ratios = [error_ratio(fit(solver, facts, planted.tensor, seed)[0], planted) for seed in (1, 2)]
     assert max(ratios) < 1.03
 
 
 @pytest.mark.parametrize("unit", [Entry(), Unit("mode0", 100)])
 def test_hidden_positions_with_a_large_budget(unit):
     planted = easy()
-    shape = public(planted.tensor, unit)
+    facts = public(planted.tensor, unit)
     epsilon = 60.0 if unit == Entry() else 6000.0
-    solver = calibrated(InputPerturbation(sweeps=40, starts=2), shape, Budget(epsilon))
-    assert error_ratio(fit(solver, shape, planted.tensor)[0], planted) < 0.5
+    solver = calibrated(InputPerturbation(sweeps=40, starts=2), facts, Budget(epsilon))
+    assert error_ratio(fit(solver, facts, planted.tensor)[0], planted) < 0.5
 
 
 def test_tucker_and_single_precision():
     planted = easy("tucker")
-    shape = PublicShape(
-        planted.tensor.modes,
-        lambda sizes, dtype: TuckerModel.zeros(sizes, (2, 2, 2), dtype),
-        fit_mean=False,
-        fit_biases=False,
-        unit=Value(),
-        bounds=BOUNDS,
-    )
-    solver = calibrated(InputPerturbation(sweeps=40, starts=3), shape, Budget(10.0))
-    assert error_ratio(fit(solver, shape, planted.tensor)[0], planted) < 0.4
-    single = public(easy().tensor, Value(), dtype=np.float32)
+    facts = public(planted.tensor, Value(), "tucker")
+    solver = calibrated(InputPerturbation(sweeps=40, starts=3), facts, Budget(10.0))
+    assert error_ratio(fit(solver, facts, planted.tensor)[0], planted) < 0.4
+    single = public(easy().tensor, Value(), dtype="float32")
     model, _ = fit(solver, single, easy().tensor.astype(np.float32))
     assert model.dtype == np.float32
     assert error_ratio(model, easy()) < 0.4
@@ -345,12 +336,12 @@ def test_tucker_and_single_precision():
 def test_mean_and_biases_of_ratings():
     ratings = sf.synthetic.ratings_like(120, 80, 10, 5000, seed=2)
     train, test = ratings.split(0.2, seed=0)
-    shape = PublicShape(train.modes, make_cp, unit=Value(), bounds=(1.0, 5.0))
+    facts = public(train, Value(), bounds=(1.0, 5.0), fit_mean=True, fit_biases=True)
     constant = sf.Biases(sweeps=0).fit(train).rmse(test)
     errors = {}
     for step in (None, 1.0):
         solver = InputPerturbation(step=step, sweeps=30, starts=2)
-        model, _ = fit(calibrated(solver, shape, Budget(4.0)), shape, train)
+        model, _ = fit(calibrated(solver, facts, Budget(4.0)), facts, train)
         errors[step] = np.sqrt(np.mean((model.predict(test.coordinates) - test.values) ** 2))
     assert errors[1.0] < errors[None] < constant
     assert errors[1.0] < 0.93 * constant
@@ -358,16 +349,16 @@ def test_mean_and_biases_of_ratings():
 
 def test_a_clamp_is_part_of_the_likelihood():
     planted = easy()
-    shape = public(planted.tensor, Value())
+    facts = public(planted.tensor, Value())
     solver = InputPerturbation(noise_law="laplace", clamp=(-0.5, 0.5), sweeps=40, starts=2)
-    model, _ = fit(calibrated(solver, shape, Budget(20.0)), shape, planted.tensor)
+    model, _ = fit(calibrated(solver, facts, Budget(20.0)), facts, planted.tensor)
     assert error_ratio(model, planted) < 0.5
-    assert InputPerturbation(clamp=(-0.5, 0.5)).charges(shape)[0].mechanism == Laplace(1.0, single=True)
+    assert InputPerturbation(clamp=(-0.5, 0.5)).charges(facts)[0].mechanism == Laplace(1.0, single=True)
 
 
 def test_the_same_seed_gives_the_same_model():
     planted = easy()
-    shape = public(planted.tensor, Value())
+    facts = public(planted.tensor, Value())
     solver = InputPerturbation(noise=0.2, sweeps=5, starts=2)
-    first, second = (fit(solver, shape, planted.tensor, seed=7)[0] for _ in range(2))
+    first, second = (fit(solver, facts, planted.tensor, seed=7)[0] for _ in range(2))
     np.testing.assert_array_equal(first.rows, second.rows)

@@ -1,20 +1,22 @@
 """The fit to released data: what it equals without noise, what it falls back to with much."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 import sfumato as sf
-from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.private.input import scoring
 from sfumato.solvers.private.input.channel import Terms
-from sfumato.solvers.protocol import PublicShape
+from sfumato.solvers.protocol import Run
 
 PLANTED = sf.synthetic.cp((14, 12, 10), 2, entries=900, snr=9.0, biases=0.5, shift=1.0, seed=1)
 TENSOR = PLANTED.tensor
-SHAPE = PublicShape(TENSOR.modes, lambda shape, dtype: CPModel.zeros(shape, 2, dtype))
+SHAPE = Shape(TENSOR.modes, (2, 2, 2))
 
 
 class NormalEvidence:
@@ -34,7 +36,7 @@ class NormalEvidence:
 def fitted(evidence, shape=SHAPE, sweeps=25, eager=False, seed=0):
     site = Site(TENSOR, 1)
     constant = scoring.fit_constant(evidence, TENSOR.n_entries, shape.fit_mean)
-    fit, bounds = scoring.begin(seed, shape, constant, evidence, eager=eager), []
+    fit, bounds = scoring.begin(Run(seed), shape, constant, evidence, eager=eager), []
     for _ in range(sweeps):
         fit = scoring.sweep(fit, evidence, site, sweeps)
         bounds.append(fit.bound)
@@ -73,7 +75,7 @@ def test_the_bound_rises_with_every_sweep():
 
 
 def test_tucker_is_fitted_too():
-    shape = PublicShape(TENSOR.modes, lambda sizes, dtype: TuckerModel.zeros(sizes, (2, 2, 2), dtype))
+    shape = replace(SHAPE, kind="tucker")
     constant, fit, _ = fitted(NormalEvidence(TENSOR.values, np.geomspace(0.05, 4, 60)), shape)
     assert fit.bound > constant.bound + 100
 
@@ -88,7 +90,7 @@ def test_with_little_to_learn_factors_shrink_away_and_the_bound_gains_nothing():
 
 
 def test_divergence_is_that_of_normal_numbers():
-    state = als.ALS().init(0, SHAPE)
+    state = als.ALS().init(Run(), SHAPE)
     rng = np.random.default_rng(0)
     rank = state.model.ranks[0]
     state.uncertainty.rows[:, :rank] = rng.uniform(0.1, 2, state.uncertainty.rows[:, :rank].shape)
