@@ -19,7 +19,7 @@ make = runpy.run_path(str(FIXTURES / "make.py"))
 
 @pytest.fixture
 def former_guess(request, monkeypatch):
-    """Private biases had a guess of their own of how many entries there are, where that is not public."""
+    """Where the number of entries is not public, private biases had a guess of it for themselves."""
     if request.node.callspec.params["name"] == "bias-entry":
         guess = property(lambda facts: facts.entries or 10 * max(facts.sizes))
         monkeypatch.setattr(Facts, "expected_entries", guess)
