@@ -522,7 +522,6 @@ KINDS: dict[str, Callable[[Path, random.Random], Target]] = {
         folder,
         chance.choice(("value", "entry", "user")),
         noise=1.0,
-        statistics="gradient",
         sweeps=2,
         held_sweeps=1,
         last_step=0.5,

@@ -63,7 +63,7 @@ plain_data = st.recursive(
 
 
 @given(plain_data)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_what_is_sent_comes_back_to_the_last_bit(plain):
     assert same(from_wire(to_wire(plain)), plain)
 
@@ -251,7 +251,7 @@ def test_every_byte_of_a_small_message():
 
 
 @given(st.integers(0, len(some_records()) - 1), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_bytes_of_larger_messages(which, data):
     sent = bytearray(to_wire(some_records()[which]))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -306,7 +306,7 @@ json_trees = st.recursive(
 
 
 @given(json_trees)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_trees_of_any_kind(tree):
     assert_refused_or_plain(message(tree, {"0": np.ones(2)}))
 

@@ -22,10 +22,10 @@ from sfumato.cli.options import Duplicates
 from sfumato.data.io.read import read_table
 from sfumato.data.prepare import POLICIES
 from sfumato.report.progress import FitProgress
-from sfumato.solvers import COUPLED_SOLVERS, SOLVERS
+from sfumato.solvers.registry import names
 
 # The command line completes with a mean and biases, which solvers of coupled models do not fit.
-COMPLETING = [name for name in SOLVERS if name not in COUPLED_SOLVERS]
+COMPLETING = [name for name in names("open") if name not in names("coupled")]
 
 MODES = ["--modes", "user", "item", "day"]
 COLUMNS = [*MODES, "--value", "rating"]

@@ -21,7 +21,7 @@ from sfumato.cli.options import Columns, ModelName
 from sfumato.data import relations as relations_module
 from sfumato.metrics import auc, rmse
 from sfumato.report.progress import FitProgress
-from sfumato.solvers import COUPLED_SOLVERS
+from sfumato.solvers.registry import names
 
 MODES = ["--modes", "played=user,game", "tags=who:user,tag"]
 COLUMNS = [*MODES, "--value", "played=hours", "tags=times"]
@@ -93,7 +93,7 @@ def read_by_hand(files):
 
 
 def test_choices_are_those_of_the_library():
-    assert [solver.value for solver in CoupledSolver] == list(COUPLED_SOLVERS)
+    assert [solver.value for solver in CoupledSolver] == list(names("coupled"))
     assert tuple(choice.value for choice in Absent) == get_args(relations_module.Absent)
     assert tuple(choice.value for choice in ModelName) == get_args(relations_module.Structure)
 
@@ -131,7 +131,7 @@ def test_help_says_that_nothing_is_private_and_ends_with_an_example():
 # -- fitting --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", list(COUPLED_SOLVERS))
+@pytest.mark.parametrize("solver", list(names("coupled")))
 def test_couple_saves_the_model_that_the_library_would_fit(files, tmp_path, solver):
     extra = ["--divergence", "0"] if solver == "langevin" else []
     extra += ["--burn-in", "10"] if solver == "langevin" else ["--starts", "2"]

@@ -63,7 +63,7 @@ def test_the_plan_is_that_of_a_fit_with_the_same_numbers():
     modes = [sf.Mode("user", 6040), sf.Mode("item", 3883)]
     plan = sf.CP(privacy=privacy).plan(modes, bounds=(1, 5))
     assert shown["plan"] == plan.explain()
-    assert shown["chosen"]["rank"] == choose(plan.shape, plan.budget).rank
+    assert shown["chosen"]["rank"] == choose(plan.task.facts, plan.budget).rank
     assert shown["chosen"]["method"] == "alternating"
 
 

@@ -15,6 +15,7 @@ from sfumato.cli import beside, options
 from sfumato.estimators.completion import Biases
 from sfumato.fit import request
 from sfumato.report.records import Result
+from sfumato.solvers.registry import names
 
 COLUMNS = ["--modes", "user", "item", "day", "--value", "rating", "--bounds", "1", "5", "--rank", "2"]
 BIAS = ["--epsilon", "3", "--delta", "1e-6", "--method", "bias", "--labels-are-public", "--quiet"]
@@ -50,7 +51,7 @@ def error_of(*args):
 
 
 def test_choices_are_those_of_the_library():
-    assert tuple(name.value for name in options.MethodName) == get_args(request.Method)
+    assert tuple(name.value for name in options.MethodName) == ("auto", *names("private"))
     assert tuple(name.value for name in options.Analysis) == get_args(request.Analysis)
 
 
@@ -458,7 +459,7 @@ def test_ctrl_c_says_that_what_was_charged_stands(ratings, tmp_path, monkeypatch
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sfumato.fit.private.draw_all", interrupted)
+    monkeypatch.setattr("sfumato.fit.completion.draw_all", interrupted)
     ledger = tmp_path / "spent"
     ask = [ratings, *COLUMNS, *BIAS, "--unit", "entry", "--ledger", ledger, "--out", tmp_path / "m"]
     result = run("complete", *ask)
