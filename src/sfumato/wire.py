@@ -1,7 +1,8 @@
 """Plain data as bytes and back, without pickle: plans, queries, statistics and releases that are sent.
 
 A message is a safetensors file. Its arrays are numbered in the order in which they are met; its metadata
-hold ``sfumato``, the version of the format, and ``tree``, the rest as JSON:
+hold one text, ``sfumato``: JSON with the version of the ``format`` and the rest, the ``tree``. Equal
+data make equal bytes.
 
 =======================  =========================================================================
 in the tree              stands for
@@ -61,8 +62,8 @@ def to_wire(plain: Any) -> bytes:
     tree = _packed(plain, arrays, 0)
     numbered = {str(number): np.array(array, order="C") for number, array in enumerate(arrays)}
     try:
-        about = {"sfumato": str(FORMAT), "tree": json.dumps(tree, ensure_ascii=False, allow_nan=False)}
-        return save(numbered, metadata=about)
+        about = json.dumps({"format": FORMAT, "tree": tree}, ensure_ascii=False, allow_nan=False)
+        return save(numbered, metadata={"sfumato": about})
     except ValueError as error:  # whole numbers of thousands of digits, half of a character
         raise WireError(f"this cannot be sent: {error}") from error
 
@@ -70,10 +71,10 @@ def to_wire(plain: Any) -> bytes:
 def from_wire(message: bytes) -> Any:
     """What :func:`to_wire` was given; arrays that it was given twice come back as two."""
     try:
-        about = _metadata(message)
+        tree = _tree(message)
         found = deserialize(message)  # type: ignore[no-untyped-call]
         arrays = {name: _array(**parts) for name, parts in found}
-        return _unpacked(json.loads(about["tree"]), arrays, 0)
+        return _unpacked(tree, arrays, 0)
     except WireError:
         raise
     except Exception as error:  # whatever foreign bytes lead to, here or in a record made of them
@@ -114,18 +115,18 @@ def _packed(plain: Any, arrays: list[Array], depth: int) -> Any:
 # -- and back -------------------------------------------------------------------------------------
 
 
-def _metadata(message: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file, which its library gives only of files on disk."""
+def _tree(message: bytes) -> Any:
+    """From the metadata of a safetensors file, which its library gives only of files on disk."""
     size = int.from_bytes(message[:8], "little")
     if not 0 < size <= len(message) - 8:
         raise WireError("not a message of sfumato: its header is cut off")
     header = json.loads(message[8 : 8 + size])
-    about: dict[str, str] = header["__metadata__"]
-    if about["sfumato"] != str(FORMAT):
+    about = json.loads(header["__metadata__"]["sfumato"])
+    if about["format"] != FORMAT:
         raise WireError(
-            f"a message of format {shown(about['sfumato'])}; this version reads format {FORMAT}"
+            f"a message of format {shown(about['format'])}; this version reads format {FORMAT}"
         )
-    return about
+    return about["tree"]
 
 
 def _array(dtype: str, shape: list[int], data: bytes) -> Array:

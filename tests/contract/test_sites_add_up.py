@@ -258,7 +258,10 @@ def open_fits():
         yield partial(Plan, CoupledShape.of(whole, 2), solver), sites[0], sites[1:]
 
 
-SUMMED = {"Moments", "Residuals", "CoreEquations", "ResidualSums", "Divergences", "Losses", "float"}
+SUMMED = {
+    *("Moments", "NormalEquations", "CoreEquations", "Residuals", "ResidualSums"),
+    *("Sums", "Divergences", "Losses", "float"),
+}
 
 
 def numbers_of(statistics):

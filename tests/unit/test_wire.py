@@ -213,7 +213,8 @@ def message(tree, arrays=None, version="1"):
     from safetensors.numpy import save
 
     text = tree if isinstance(tree, str) else json.dumps(tree)
-    return save(arrays or {}, metadata={"sfumato": version, "tree": text})
+    about = f'{{"format": {version}, "tree": {text}}}'
+    return save(arrays or {}, metadata={"sfumato": about})
 
 
 def changed(plain, change):
@@ -221,8 +222,9 @@ def changed(plain, change):
     sent = to_wire(plain)
     size = struct.unpack("<Q", sent[:8])[0]
     header = json.loads(sent[8 : 8 + size])
-    tree = json.loads(header["__metadata__"]["tree"])
-    header["__metadata__"]["tree"] = json.dumps(change(tree) or tree)
+    about = json.loads(header["__metadata__"]["sfumato"])
+    about["tree"] = change(about["tree"]) or about["tree"]
+    header["__metadata__"]["sfumato"] = json.dumps(about)
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + sent[8 + size :]
 
@@ -277,10 +279,15 @@ def test_messages_that_are_cut_off_or_too_long():
         from_wire(sent + b"\0")
 
 
-@pytest.mark.parametrize("version", ["0", "2", "01", "", "one"])
+@pytest.mark.parametrize("version", ["0", "2", "null", '""', '"one"', '"1"'])
 def test_messages_of_other_versions(version):
     with pytest.raises(WireError, match="this version reads format 1"):
         from_wire(message(1, version=version))
+
+
+def test_equal_data_make_equal_bytes():
+    plain = {"a": (1.5, None, np.arange(6.0).reshape(2, 3)), "b": [np.float32(2), "text"]}
+    assert len({to_wire(plain) for _ in range(20)}) == 1
 
 
 def test_files_that_are_no_messages():
@@ -460,7 +467,7 @@ def test_a_kind_s_home_is_imported_when_it_is_needed(monkeypatch):
 
 def test_a_small_message_cannot_ask_for_much_memory():
     header = {
-        "__metadata__": {"sfumato": "1", "tree": '{"array": 0}'},
+        "__metadata__": {"sfumato": '{"format": 1, "tree": {"array": 0}}'},
         "0": {"dtype": "F64", "shape": [1 << 40], "data_offsets": [0, 1 << 43]},
     }
     text = json.dumps(header).encode()

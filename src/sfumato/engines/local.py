@@ -18,8 +18,8 @@ _Site = TypeVar("_Site")
 class Local(Generic[_Site]):
     """The sites of one owner. Whoever has several has to have put all of a unit's entries into one."""
 
-    def __init__(self, *sites: _Site) -> None:
-        self.sites: Sequence[_Site] = sites
+    def __init__(self, first: _Site, *others: _Site) -> None:
+        self.sites: Sequence[_Site] = (first, *others)
 
     def answer(self, query: Query) -> Any:
         """The statistics of all sites together; several sites need statistics that have a sum."""
@@ -31,15 +31,19 @@ class Local(Generic[_Site]):
             )
         return reduce(add, answers)
 
-    def released(self, query: PrivateQuery, draw: Draw) -> Any:
-        """What a draw makes of the answer of all sites together."""
-        if isinstance(query, SumQuery):
-            return draw.release(combine([query.clipped(site) for site in self.sites]))
-        if len(self.sites) > 1:
+    def check(self, query: PrivateQuery) -> None:
+        """Refuse what these sites cannot answer together, before anything is charged for it."""
+        if not isinstance(query, SumQuery) and len(self.sites) > 1:
             raise SettingError(
                 f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use "
                 "method 'alternating', 'bias' or 'constant', or put the data together"
             )
+
+    def released(self, query: PrivateQuery, draw: Draw) -> Any:
+        """What a draw makes of the answer of all sites together."""
+        self.check(query)
+        if isinstance(query, SumQuery):
+            return draw.release(combine([query.clipped(site) for site in self.sites]))
         (site,) = self.sites
         if isinstance(query, NoisyQuery):
             return query.noisy(site, draw)

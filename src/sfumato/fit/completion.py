@@ -26,7 +26,7 @@ from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.least_squares.own_rows import solve_own
-from sfumato.solvers.protocol import DivergedError, Finished, Info, PrivateSolver
+from sfumato.solvers.protocol import DivergedError, Finished, Info, PrivateQuery, PrivateSolver
 from sfumato.surface import either
 
 
@@ -267,7 +267,8 @@ def draw_all(
     """
     solver = plan.task.solver
 
-    def answer(query: Any) -> Any:
+    def answer(query: PrivateQuery) -> Any:
+        engine.check(query)
         return reservation.ask(lambda draw: engine.released(query, draw))
 
     try:

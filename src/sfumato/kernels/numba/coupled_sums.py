@@ -36,6 +36,9 @@ class Sums(NamedTuple):
     numerator: Array
     denominator: Array
 
+    def __add__(self, other: Sums) -> Sums:  # type: ignore[override]
+        return Sums(self.numerator + other.numerator, self.denominator + other.denominator)
+
 
 @inlined
 def _powers(value: Any, p: float) -> Any:

@@ -70,6 +70,9 @@ class NormalEquations(NamedTuple):
     variance: Array
     counts: Array
 
+    def __add__(self, other: NormalEquations) -> NormalEquations:  # type: ignore[override]
+        return NormalEquations(*map(np.add, self, other))
+
 
 @record
 class Ridge(NamedTuple):
