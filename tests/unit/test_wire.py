@@ -3,6 +3,7 @@
 import importlib
 import json
 import struct
+import subprocess
 import sys
 from collections import OrderedDict
 from dataclasses import replace
@@ -27,7 +28,6 @@ from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.records import same
-from sfumato.solvers import least_squares
 from sfumato.solvers.least_squares import backfitting
 from sfumato.solvers.least_squares.als import ALS
 from sfumato.solvers.protocol import Run
@@ -454,15 +454,20 @@ def test_nothing_outside_of_the_package_is_imported(monkeypatch):
     assert not {"this", "antigravity", "idlelib"} & set(sys.modules)
 
 
-def test_a_kind_s_home_is_imported_when_it_is_needed(monkeypatch):
-    package, home = least_squares.__name__, backfitting.__name__
-    sent = to_wire(backfitting.Backfitting(3))
-    monkeypatch.delitem(wire.KINDS, home.removeprefix("sfumato.") + ".Backfitting")
-    monkeypatch.delitem(sys.modules, home)
-    monkeypatch.setattr(sys.modules[package], "backfitting", None)
-    back = from_wire(sent)
-    assert type(back) is sys.modules[home].Backfitting
-    assert back.sweeps == 3
+def test_a_kind_s_home_is_imported_when_it_is_needed():
+    """In a process of its own: a module that was imported twice would have two kinds of one name."""
+    program = """
+import sys
+from sfumato.wire import from_wire
+home = "sfumato.solvers.least_squares.backfitting"
+assert home not in sys.modules
+back = from_wire(bytes.fromhex(sys.argv[1]))
+print(type(back) is sys.modules[home].Backfitting, back.sweeps)
+"""
+    sent = to_wire(backfitting.Backfitting(3)).hex()
+    command = [sys.executable, "-c", program, sent]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == "True 3\n"
 
 
 def test_a_small_message_cannot_ask_for_much_memory():
