@@ -23,6 +23,7 @@ field too many or of another type. Arrays come back as new memory, aligned as ke
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from math import inf, isfinite, nan
@@ -50,6 +51,10 @@ _TYPES = {
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
 }
+
+
+# Where records live. Other modules of the package, such as commands, are not imported for a message.
+_HOME = re.compile(r"(data|engines|fit|kernels|models|privacy|sites|solvers)(\.[a-z_]+)+\.[A-Za-z_]+")
 
 
 class WireError(SfumatoError, ValueError):
@@ -168,7 +173,7 @@ def _unpacked(tree: Any, arrays: Mapping[str, Array], depth: int) -> Any:
 
 def _made(name: Any, parts: dict[str, Any]) -> Any:
     """A record of a kind that is marked as one, its module imported if need be."""
-    if name not in KINDS and isinstance(name, str) and name.replace(".", "").replace("_", "").isalnum():
+    if name not in KINDS and isinstance(name, str) and _HOME.fullmatch(name):
         try:
             import_module("sfumato." + name.rpartition(".")[0])
         except ImportError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from sfumato.checks import check_count
 from sfumato.data.samples import Samples
@@ -91,12 +91,19 @@ class PrivateStream(NamedTuple):
         return cls(plan.task.settings.sizes[0], machine, guarantee, plan, noise)
 
     def __deepcopy__(self, memo: Any) -> PrivateStream:
-        if self.machine.done:
-            return self  # nothing will be drawn any more
-        raise SettingError(
-            "a private stream that is under way cannot be copied: two copies that read the same block "
-            "would draw noise twice for one charge. Copy it when finished_ is True"
-        )
+        self._check_finished()
+        return self  # nothing will be drawn any more
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        self._check_finished()
+        return super().__reduce_ex__(protocol)
+
+    def _check_finished(self) -> None:
+        if not self.machine.done:
+            raise SettingError(
+                "a private stream that is under way cannot be copied: two copies that read the same "
+                "block would draw noise twice for one charge. Copy it when finished_ is True"
+            )
 
     def add(self, samples: Samples) -> None:
         self.add_block(samples.batches())

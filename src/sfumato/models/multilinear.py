@@ -45,6 +45,15 @@ class Multilinear(ABC):
     rows: Array
     biases: Array
 
+    def __post_init__(self) -> None:
+        """Arrays that fit the shape: kernels do not look."""
+        n, (rows, width) = sum(self.shape), self.rows.shape
+        if (rows, *self.biases.shape) != (n, n) or not max(self.ranks, default=0) <= width:
+            raise SettingError(
+                f"rows of shape {self.rows.shape} and biases of shape {self.biases.shape} are not those "
+                f"of a model of {' x '.join(map(str, self.shape))} levels"
+            )
+
     # -- parts ----------------------------------------------------------------------------------
 
     @property

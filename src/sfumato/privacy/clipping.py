@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import inf
+from math import frexp, inf, isfinite
 
 import numpy as np
 
@@ -64,10 +64,16 @@ class Clipped:
         positive = self.l1 > 0 and self.l2 > 0 and self.rowwise > 0
         if not (positive and min(self.l1, self.l2) < inf):
             raise SettingError(f"a bound must be above zero and finite, got {self.l1}, {self.l2}")
+        if self.step is not None and not (isfinite(self.step) and frexp(self.step)[0] == 0.5):
+            raise SettingError(f"the step of a grid is a power of two, got {self.step}")
 
     @property
     def bounds(self) -> tuple[float | bool | None, ...]:
         return self.l1, self.l2, self.single, self.rowwise, self.step
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [array.shape for array in (self.values, *self.public)]
 
 
 def combine(parts: Sequence[Clipped]) -> Clipped:
@@ -77,7 +83,7 @@ def combine(parts: Sequence[Clipped]) -> Clipped:
     """
     first, *others = parts
     for other in others:
-        if other.bounds != first.bounds or other.values.shape != first.values.shape:
+        if other.bounds != first.bounds or other.shapes != first.shapes:
             raise SettingError("holders of data have answered different questions: they do not add up")
     if not others:
         return first

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +77,11 @@ class Site:
 
     def latest(self, key: object, make: Callable[[], _T]) -> _T:
         """What was made last, as long as it is asked for with equal plain data."""
-        if not same(self._latest[0], key):
-            self._latest = key, make()
-        latest: _T = self._latest[1]
-        return latest
+        known, latest = self._latest
+        if not same(known, key):
+            latest = make()
+            self._latest = deepcopy(key), latest  # arrays of the key may be written to later
+        return cast(_T, latest)
 
     def by_mode(self, mode: int) -> ByMode:
         """The entries sorted by a mode."""

@@ -105,11 +105,10 @@ class SumsQuery(SumQuery):
     @property
     def change(self) -> float:
         """How much neighbours change the sums, by entry or by unit."""
-        if self.known.facts.unit.hides_presence:
-            return self.bound
+        hidden = self.known.facts.unit.hides_presence
         if self.weights is not None:
-            return 2 * self.bound
-        return 2 * (min(self.clip, self.known.facts.half) + grid(self.clip))
+            return self.bound if hidden else 2 * self.bound
+        return self.clip if hidden else 2 * (min(self.clip, self.known.facts.half) + grid(self.clip))
 
     def clipped(self, site: Site) -> Clipped:
         known, facts, mode, change = self.known, self.known.facts, self.mode, self.change
@@ -120,7 +119,7 @@ class SumsQuery(SumQuery):
         for m in used:
             rest -= self.biases[m][arranged.levels[m]]
         if self.weights is None:
-            sums = entry_sums(arranged.levels[mode], rest, self.clip, facts.sizes[mode])
+            sums = entry_sums(arranged.levels[mode], rest, self.clip, facts.sizes[mode]).astype(float)
             return Clipped(sums, change, change, single=True, step=grid(self.clip))
         made = Contribution(self.clip, self.bound, known.ridge, mode != own, known.norm)
         sums = unit_sums(arranged.levels[mode], arranged.starts, rest, self.weights, made)

@@ -342,7 +342,7 @@ class PrivateOutput(Silent):
         self.check(facts)
         if isinstance(self.others, Multilinear):
             return State(facts, self.others.copy())
-        return self._after(facts, self._first(), self._first().init(run, facts), 0)
+        return self._after(facts, self._first(), self._first().init(run, facts), 0, Info(0))[0]
 
     def ask(self, state: Others | State) -> PrivateQuery:
         if isinstance(state, Others):
@@ -355,20 +355,22 @@ class PrivateOutput(Silent):
             return replace(state, model=self._with_rows(state, released)), Info(1)
         stage = self._first()
         inner, info = stage.update(state.inner, released)
-        return self._after(state.facts, stage, inner, state.drawn + 1), info
+        return self._after(state.facts, stage, inner, state.drawn + 1, info)
 
     def _first(self) -> PrivateSolver[Any]:
         if self.stage is None:
             raise SettingError("the other factors are public: they have no stage of their own")
         return self.stage
 
-    def _after(self, facts: Facts, stage: PrivateSolver[Any], inner: Any, drawn: int) -> Others | State:
+    def _after(
+        self, facts: Facts, stage: PrivateSolver[Any], inner: Any, drawn: int, info: Info
+    ) -> tuple[Others | State, Info]:
         """After the first stage's last draw comes its post-processing, then the last question."""
         if drawn < len(stage.charges(facts)):
-            return Others(facts, inner, drawn)
+            return Others(facts, inner, drawn), info
         for _ in range(stage.rounds(facts) - drawn):
-            inner, _info = stage.update(inner, None)
-        return State(facts, stage.finish(inner).model)
+            inner, info = stage.update(inner, None)
+        return State(facts, stage.finish(inner).model), info
 
     def _with_rows(self, state: State, released: Noisy) -> Multilinear:
         mode, model = self.noisy_mode(state.facts), state.model.copy()

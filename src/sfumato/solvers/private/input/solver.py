@@ -107,7 +107,8 @@ class ValuesQuery(WholeQuery):
         public = (np.asarray(tensor.coordinates),)
         if isinstance(channel, Response):
             bins = channel.bins(clip_values(tensor.values, *self.facts.bounds).values)
-            return Clipped(bins, 1.0, 1.0, single=True, step=1.0, public=public)
+            most = float(channel.categories - 1)
+            return Clipped(bins, most, most, single=True, step=1.0, public=public)
         kept = clip_values(tensor.values, channel.low, channel.high)
         l1, l2 = (norm * (channel.high - channel.low) for norm in _norms(unit))
         return Clipped(kept.values, l1, l2, single=isinstance(unit, Value), public=public)
