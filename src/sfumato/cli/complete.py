@@ -332,11 +332,10 @@ def _compare_private(
 
 def _fitted_in_words(order: _Order, estimator: TensorEstimator, guarantee: Guarantee) -> str:
     """The model with the method and the ranks that a private fit came to have."""
-    from sfumato.solvers.private.biases import PrivateBiases
-    from sfumato.solvers.private.constant import PrivateConstant
+    from sfumato.solvers.registry import has_factors
 
     method, ranks = guarantee.method, dict.fromkeys(estimator.model_.ranks)
-    if method in (PrivateBiases.name, PrivateConstant.name):  # these have no factors
+    if not has_factors(method):
         what = method
     else:
         kind = "CP" if order.model == ModelName.cp else "Tucker"

@@ -17,7 +17,7 @@ from sfumato.fit.request import Privacy
 from sfumato.models.shape import Kind
 from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.protocol import Solver, check_solver
-from sfumato.solvers.registry import find, solver_class
+from sfumato.solvers.registry import find, has_factors, solver_class
 
 _USUAL_RANK, _USUAL_TUCKER_RANK = 8, 4  # where none is given
 
@@ -194,9 +194,12 @@ class Biases(TensorEstimator):
         check_positive(ridge=self.ridge)
 
     def _private_method(self, privacy: Privacy) -> Any:
-        if not isinstance(privacy.method, str) or privacy.method not in ("auto", "bias", "constant"):
-            raise SettingError(f"a bias predictor has no private method {shown(privacy.method)}")
-        return "constant" if self.sweeps == 0 else "bias"
+        method = privacy.method
+        if not isinstance(method, str) or (method != "auto" and has_factors(method)):
+            raise SettingError(f"a bias predictor has no private method {shown(method)}")
+        if method in ("auto", "bias", "constant"):
+            return "constant" if self.sweeps == 0 else "bias"
+        return method
 
 
 def _at_most(rank: int, sizes: Sequence[int]) -> list[int]:

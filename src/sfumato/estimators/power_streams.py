@@ -96,7 +96,7 @@ class PrivateStream(NamedTuple):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         self._check_finished()
-        return super().__reduce_ex__(protocol)
+        return object.__reduce_ex__(self, protocol)
 
     def _check_finished(self) -> None:
         if not self.machine.done:

@@ -22,7 +22,7 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.units import AnyUnit, UnitValues, Value
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.protocol import PrivateSolver, Run, Wish, check_solver
-from sfumato.solvers.registry import names, private_solver, solver_class
+from sfumato.solvers.registry import has_factors, names, private_solver, solver_class
 
 
 class OpenRank(NamedTuple):
@@ -133,7 +133,7 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
     open_rank = rank is not None and most is None
     if method == "auto":
         chosen = choose(facts, budget, most, profile)
-        bare = open_rank and chosen.method in ("bias", "constant")  # one component that stays zero
+        bare = open_rank and not has_factors(chosen.method)  # one component that stays zero
         return chosen._replace(rank=1) if bare else chosen
     if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
         factors = forecast(facts, budget, profile=profile).factors

@@ -184,7 +184,7 @@ class Completion:
             unit=str(unit),
             neighbours=unit.neighbours,
             cap=unit.max_entries if isinstance(unit, Unit) else None,
-            released=_released(facts),
+            released=_released(facts, solver.always_fits),
             kept=() if owner is None else (f"rows of {owner}",),
             owner=owner,
             method=solver.name,
@@ -203,10 +203,11 @@ class Completion:
         return (*given, *self.solver.assumes(self.facts))
 
 
-def _released(facts: Facts) -> tuple[str, ...]:
+def _released(facts: Facts, always: tuple[str, ...]) -> tuple[str, ...]:
+    """What was asked for, and what a solver fits whether or not it was."""
     shape = facts.shape
-    rows = "rows and biases" if shape.fit_biases else "rows"
-    parts = ["mean"] if shape.fit_mean else []
+    rows = "rows and biases" if shape.fit_biases or "biases" in always else "rows"
+    parts = ["mean"] if shape.fit_mean or "mean" in always else []
     parts += [f"{rows} of {mode.name}" for m, mode in enumerate(shape.modes) if m != facts.local]
     parts += ["core"] if shape.core_size else []
     if facts.local is not None:

@@ -168,6 +168,7 @@ class PrivateSolver(Protocol[State]):
     proof: ClassVar[str]
     proven: ClassVar[bool]
     exact: ClassVar[bool]
+    always_fits: ClassVar[tuple[str, ...]]  # "mean", "biases", where it fits them asked for or not
 
     @property
     def noise(self) -> float: ...
@@ -214,7 +215,9 @@ class Wish:
 
 
 class Silent:
-    """A private solver that assumes nothing and has nothing to say of its settings."""
+    """A private solver that assumes nothing, has nothing to say, and fits what it is asked to."""
+
+    always_fits: ClassVar[tuple[str, ...]] = ()
 
     def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return ()
@@ -226,7 +229,7 @@ class Silent:
 _PARTS = ("name", "rounds", "init", "ask", "update", "finish", "check", "tolerance")
 _PRIVATE_PARTS = (
     *("name", "rounds", "init", "ask", "update", "finish", "check"),
-    *("noise", "proof", "proven", "exact", "charges", "assumes", "in_words"),
+    *("noise", "proof", "proven", "exact", "always_fits", "charges", "assumes", "in_words"),
 )
 
 

@@ -31,6 +31,7 @@ class Method:
     families : what it is for: single tensors, several that share modes, private fits, papers' claims.
     labels : names that its solvers have in a guarantee.
     joint : whether rows can stay with their owners.
+    factors : whether it fits factors, or means and biases alone.
     laws : of its noise, where there are several.
     """
 
@@ -39,6 +40,7 @@ class Method:
     families: tuple[Family, ...]
     labels: tuple[str, ...] = ()
     joint: bool = False
+    factors: bool = True
     laws: tuple[str, ...] = ("auto",)
 
 
@@ -73,8 +75,8 @@ METHODS = (
         laws=("auto", "gaussian", "residual", "vector"),
     ),
     Method("output", "private.output", _PRIVATE, ("output perturbation",)),
-    Method("bias", "private.biases", _PRIVATE, ("private biases",), joint=True),
-    Method("constant", "private.constant", _PRIVATE, ("private constant",), joint=True),
+    Method("bias", "private.biases", _PRIVATE, ("private biases",), joint=True, factors=False),
+    Method("constant", "private.constant", _PRIVATE, ("private constant",), joint=True, factors=False),
     # Where the first row of a name makes another solver, that one's label has a row of its own.
     Method("gradient", "private.passes", _PRIVATE, ("gradient perturbation, pure passes",)),
     *(
@@ -122,3 +124,9 @@ def private_solver(name: str, facts: Facts, wish: Wish) -> PrivateSolver[Any]:
 def method_named(solver: str) -> str:
     """A private solver's method as callers ask for it; of a foreign solver its own name."""
     return next((method.name for method in METHODS if solver in method.labels), solver)
+
+
+def has_factors(method: str) -> bool:
+    """Whether a private method, or the solver of a guarantee, fits factors; foreign ones may."""
+    rows = [row for row in METHODS if method in (*row.labels, row.name) and "private" in row.families]
+    return not rows or any(row.factors for row in rows)

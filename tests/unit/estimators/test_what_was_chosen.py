@@ -88,3 +88,15 @@ def test_numpy_s_small_numbers_do_not_overflow():
     np.testing.assert_array_equal(small.predict(TENSOR), usual.predict(TENSOR))
     assert sf.Public(entries=np.int8(100)).entries * 2 == 200
     assert sf.Unit("user", np.uint8(200)).max_entries * 2 == 400
+
+
+@pytest.mark.parametrize(("method", "listed"), [("constant", "mean"), ("bias", "biases")])
+def test_what_a_method_fits_unasked_is_listed_as_released(method, listed):
+    """Or a guarantee would be silent about numbers that are in the release."""
+    tensor = sf.prepare.clip(sf.synthetic.cp((20, 15), 1, entries=200, seed=0).tensor, (-3, 3))
+    privacy = sf.Privacy(5, unit="value", method=method, seed=0)
+    fitted = sf.CP(1, mean=False, biases=False, privacy=privacy).fit(tensor)
+    assert fitted.model_.mean != 0
+    assert fitted.model_.biases.any() == (method == "bias")
+    assert "mean" in fitted.guarantee_.released
+    assert any(listed in part for part in fitted.guarantee_.released)

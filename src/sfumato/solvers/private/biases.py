@@ -205,6 +205,7 @@ class PrivateBiases(Silent):
     sweeps: int | None = None
 
     name: ClassVar[str] = "private biases"
+    always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
     proof: ClassVar[str] = "proofs/biases.md"
     proven: ClassVar[bool] = True
     exact: ClassVar[bool] = True

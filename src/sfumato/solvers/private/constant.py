@@ -122,6 +122,7 @@ class PrivateConstant(Silent):
     pure: bool = False
 
     name: ClassVar[str] = "private constant"
+    always_fits: ClassVar[tuple[str, ...]] = ("mean",)
     proof: ClassVar[str] = "proofs/biases.md"
     proven: ClassVar[bool] = True
     exact: ClassVar[bool] = True
