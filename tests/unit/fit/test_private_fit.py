@@ -46,7 +46,6 @@ class NoisyMeans(Silent):
     name: ClassVar[str] = "noisy means"
     proof: ClassVar[str] = "none, a test"
     proven: ClassVar[bool] = True
-    always_fits: ClassVar[tuple[str, ...]] = ()
     exact: ClassVar[bool] = True
 
     def check(self, facts):
