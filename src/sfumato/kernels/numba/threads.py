@@ -57,7 +57,16 @@ def run(tasks: Iterable[Callable[[], None]], threads: int) -> None:
 
     Even a single thread is one of ours: it is set up for kernels, the caller's is not touched.
     """
-    for future in [_pool(threads).submit(task) for task in tasks]:
+    pool = _pool(threads)
+    try:
+        futures = [pool.submit(task) for task in tasks]
+    except BaseException:
+        # Interrupted while a thread was being started, the pool does not know of it, and the program
+        # would wait for it for ever when it ends.
+        _pool.cache_clear()
+        pool.shutdown(wait=False)
+        raise
+    for future in futures:
         future.result()
 
 
