@@ -98,7 +98,8 @@ class Privacy:
     @property
     def can_be_joint(self) -> bool:
         """Whether the method can leave rows with their owners; foreign solvers are taken to."""
-        label = self.method if isinstance(self.method, str) else self.method.name
+        # Whether a record that was handed in is a solver at all is judged when it is planned with.
+        label = self.method if isinstance(self.method, str) else getattr(self.method, "name", "")
         rows = [row for row in METHODS if label == row.name or label in row.labels]
         return not rows or any(row.joint for row in rows)
 
