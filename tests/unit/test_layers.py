@@ -21,7 +21,6 @@ SAME_NAME = {
     "records.py": "plain data: how it is marked, and what is found of data and fits",
     "search.py": "searches as they are carried out and as people call them",
     "shape.py": "what is fitted: to one tensor, and to several that share modes",
-    "slopes.py": "how steep something is: log likelihoods, and curves of papers' studies",
     "solver.py": "the solver in a folder of one family",
     "wei.py": "paper W's algorithms as printed, and its studies",
 }

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from sfumato.estimators.power import PowerMethod
+from sfumato.papers.growth import Slope, bootstrapped, crossing
 from sfumato.papers.paper import Experiment
 from sfumato.papers.picture import COLOURS, INK, Band, Line, Panel, Row, Scale, draw_panels
 from sfumato.papers.recovery import RECOVERED, Runs, component_points, gathered
 from sfumato.papers.runner import Done, Headings, Job, Point
-from sfumato.papers.slopes import Slope, bootstrapped, crossing
 from sfumato.papers.wang_data import FIRST_SEED, NOISES, noisy_tensors
 from sfumato.types import Array
 

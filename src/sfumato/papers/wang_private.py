@@ -16,6 +16,7 @@ import numpy as np
 
 from sfumato.estimators.power import PowerMethod
 from sfumato.fit.request import Analysis, Privacy
+from sfumato.papers.growth import Slope, bootstrapped, crossing
 from sfumato.papers.paper import Experiment
 from sfumato.papers.picture import (
     COLOURS,
@@ -30,7 +31,6 @@ from sfumato.papers.picture import (
 )
 from sfumato.papers.recovery import RECOVERED, Runs, bands, component_points, gathered
 from sfumato.papers.runner import Done, Headings, Job, Point
-from sfumato.papers.slopes import Slope, bootstrapped, crossing
 from sfumato.papers.wang_data import (
     FIRST_SEED,
     NOISE_SEEDS,

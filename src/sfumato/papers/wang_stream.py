@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from sfumato.estimators.power import PowerMethod
+from sfumato.papers.growth import Slope, bootstrapped, crossing, slope_of
 from sfumato.papers.paper import Experiment
 from sfumato.papers.picture import (
     COLOURS,
@@ -29,7 +30,6 @@ from sfumato.papers.picture import (
 )
 from sfumato.papers.recovery import Runs, bands, component_points, gathered
 from sfumato.papers.runner import Done, Headings, Job, Point
-from sfumato.papers.slopes import Slope, bootstrapped, crossing, slope_of
 from sfumato.papers.wang_data import FIRST_SEED, NOISE_SEEDS, Stream, orthonormal
 from sfumato.types import Array
 

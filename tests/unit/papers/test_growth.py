@@ -5,7 +5,7 @@ from math import inf, isnan, log, sqrt
 import numpy as np
 import pytest
 
-from sfumato.papers.slopes import bootstrapped, crossing, slope_of
+from sfumato.papers.growth import bootstrapped, crossing, slope_of
 
 
 def test_a_crossing_lies_between_places_by_their_logarithms():
