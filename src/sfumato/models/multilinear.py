@@ -132,9 +132,11 @@ class Multilinear(ABC):
         """A model that shares all but the free core entries with this one."""
         return self
 
-    @abstractmethod
     def copy(self) -> Self:
         """A model that shares no memory with this one."""
+        rows = aligned_zeros(self.rows.shape, self.dtype)
+        rows[:] = self.rows
+        return replace(self, rows=rows, biases=self.biases.copy()).with_own_core()
 
     # -- reference: readable, in NumPy ----------------------------------------------------------
 
@@ -288,9 +290,6 @@ class CPModel(Multilinear):
         lengths: Array = np.prod([np.linalg.norm(f, axis=0) for f in self.factors], axis=0)
         return lengths
 
-    def copy(self) -> CPModel:
-        return CPModel.from_factors(self.factors, mean=self.mean, biases=self.mode_biases)
-
     def design(self, mode: int, coordinates: Array) -> Array:
         rows = self.entry_rows(coordinates)
         others = [rows[m] for m in range(self.order) if m != mode]
@@ -401,9 +400,6 @@ class TuckerModel(Multilinear):
 
     def with_own_core(self) -> TuckerModel:
         return replace(self, flat_core=self.flat_core.copy())
-
-    def copy(self) -> TuckerModel:
-        return TuckerModel.from_factors(self.factors, self.core, mean=self.mean, biases=self.mode_biases)
 
     def design(self, mode: int, coordinates: Array) -> Array:
         rows = self.entry_rows(coordinates)
