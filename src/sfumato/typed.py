@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import repeat
 from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,30 +19,63 @@ import numpy as np
 from sfumato.checks import shown
 
 _T = TypeVar("_T")
+_Tuples = tuple[type[list[Any] | tuple[Any, ...]], ...]
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value from JSON is of a type; of types that JSON cannot hold, nothing is known."""
+    return _of_type(value, hint, _fits_word, (list, tuple))
+
+
+def holds(value: Any, hint: Any) -> bool:
+    """Whether a value in memory is of a type; ``Any``, protocols and type variables say nothing."""
+    return _of_type(value, hint, _holds_word, (tuple,))
+
+
+def _of_type(
+    value: Any,
+    hint: Any,
+    word: Callable[[Any, Any], bool],
+    tuples: tuple[type[list[Any] | tuple[Any, ...]], ...],
+) -> bool:
+    """Types made of others; ``word`` judges the rest, ``tuples`` are what may stand for a tuple."""
     origin, inner = get_origin(hint), get_args(hint)
+
+    def each(values: Any, hints: Any) -> bool:
+        return all(_of_type(one, of, word, tuples) for one, of in zip(values, hints, strict=False))
+
     if origin in (Union, UnionType):
-        return any(fits(value, each) for each in inner)
+        return any(_of_type(value, one, word, tuples) for one in inner)
     if origin is Literal:
-        return any(type(value) is type(each) and value == each for each in inner)
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return isinstance(value, tuples) and len(value) == len(inner) and each(value, inner)
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, list | tuple) and each(value, repeat(inner[0]))
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping) and all(each(item, inner) for item in value.items())
+    return word(value, hint)
+
+
+def _fits_word(value: Any, hint: Any) -> bool:
     if hint in (bool, str, NoneType):
         return isinstance(value, hint)
     if hint in (int, float):  # a whole float will do for a count
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and (hint is float or value == value // 1)
-    if origin is tuple and inner[-1] is not Ellipsis:
-        pair = isinstance(value, list | tuple) and len(value) == len(inner)
-        return pair and all(map(fits, value, inner))
-    if origin in (tuple, list, Sequence):
-        return isinstance(value, list | tuple) and all(fits(each, inner[0]) for each in value)
-    if origin in (dict, Mapping):
-        return isinstance(value, dict) and all(
-            fits(name, inner[0]) and fits(each, inner[1]) for name, each in value.items()
-        )
+        return _is_number(value) and (hint is float or value == value // 1)
     return True
+
+
+def _holds_word(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is np.ndarray:
+        return isinstance(value, np.ndarray)
+    if hint in (int, float):
+        return _is_number(value) and (hint is float or isinstance(value, int))
+    says_nothing = hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False)
+    return says_nothing or isinstance(value, hint)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_fields(data: Any, hints: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -74,33 +108,6 @@ def finite_number(value: Any, what: str) -> float:
     if not fits(value, float) or not isfinite(value):
         raise ValueError(f"{what} must be a finite number, not {shown(value)}")
     return float(value)
-
-
-def holds(value: Any, hint: Any) -> bool:
-    """Whether a value in memory is of a type; ``Any``, protocols and type variables say nothing."""
-    if hint is Any:
-        return True
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(holds(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is np.ndarray:
-        return isinstance(value, np.ndarray)
-    if origin is tuple and inner[-1] is not Ellipsis:
-        return isinstance(value, tuple) and len(value) == len(inner) and all(map(holds, value, inner))
-    if origin in (tuple, list, Sequence):
-        return isinstance(value, list | tuple) and all(holds(each, inner[0]) for each in value)
-    if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(
-            holds(name, inner[0]) and holds(each, inner[1]) for name, each in value.items()
-        )
-    if hint is float:
-        return isinstance(value, float | int) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    plain = isinstance(hint, type) and not getattr(hint, "_is_protocol", False)
-    return isinstance(value, hint) if plain else True
 
 
 @cache

@@ -6,14 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.kernels.numba.private_steps import (
-    Moves,
-    Scale,
-    entry_steps,
-    make_memory,
-    make_paces,
-    unit_steps,
-)
+from sfumato.kernels.numba.private_moves import Moves, Scale, make_memory, make_paces
+from sfumato.kernels.numba.private_steps import entry_steps, unit_steps
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.kernels.reference.private_steps import (
     entry_steps_reference,

@@ -11,16 +11,8 @@ from scipy import stats
 
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.kernels.numba.compiler import kernel
-from sfumato.kernels.numba.private_steps import (
-    JITTER,
-    PACE,
-    Moves,
-    Scale,
-    entry_steps,
-    make_memory,
-    make_paces,
-    unit_steps,
-)
+from sfumato.kernels.numba.private_moves import JITTER, PACE, Moves, Scale, make_memory, make_paces
+from sfumato.kernels.numba.private_steps import entry_steps, unit_steps
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.kernels.reference.private_steps import entry_steps_reference
 from sfumato.models.multilinear import CPModel

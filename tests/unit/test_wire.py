@@ -489,3 +489,23 @@ def test_the_error_is_one_of_the_package_and_says_what_is_wrong():
         from_wire(message({"record": "nowhere.Thing", "of": {}}))
     with pytest.raises(WireError, match="function"):
         to_wire(replace(Noisy(np.ones(1), 1.0), public=(len, np.sum)[:1]))
+
+
+def test_modules_that_hold_no_records_are_not_imported():
+    """A message that names a command or a picture is refused before anything is loaded for it."""
+    program = """
+import sys
+from sfumato.wire import WireError, from_wire
+before = set(sys.modules)
+for sent in sys.argv[1:]:
+    try:
+        from_wire(bytes.fromhex(sent))
+    except WireError:
+        print("refused")
+print(sorted(name for name in set(sys.modules) - before if name.startswith("sfumato")))
+"""
+    names = ("cli.complete.X", "report.figures.X", "papers.wei.X", "auditing.audit.X", "demo.X")
+    sent = [message({"record": name, "of": {}}).hex() for name in names]
+    command = [sys.executable, "-c", program, *sent]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["refused"] * len(names) + ["[]"]

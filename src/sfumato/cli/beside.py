@@ -16,8 +16,8 @@ import numpy as np
 
 from sfumato.errors import SfumatoError
 from sfumato.estimators.base import TensorEstimator
-from sfumato.estimators.compare import rmse
 from sfumato.estimators.completion import Biases
+from sfumato.metrics import rmse
 from sfumato.privacy.caveats import without_warnings
 from sfumato.report.progress import FitProgress
 from sfumato.report.records import Result
@@ -80,13 +80,13 @@ def compare(
     begin = time.perf_counter()
     mean = float(known.values.mean(dtype=np.float64))
     seconds = time.perf_counter() - begin
-    constant = Result("constant, not private", rmse(mean, test.values), seconds)
+    constant = Result("constant, not private", rmse(test.values, np.full(test.n_entries, mean)), seconds)
     openly = {"biases, not private": Biases(duplicates="mean", unseen="bias", progress=progress)}
     privately = _baselines(fitted, privacy, progress) if with_private else {}
     return Comparison(
         [constant, *_measured(openly, known, test, progress)],
         _measured(privately, train, test, progress),
-        Result(name, rmse(fitted.predict(test), test.values), fitted.fit_seconds_),
+        Result(name, rmse(test.values, fitted.predict(test)), fitted.fit_seconds_),
     )
 
 
@@ -123,7 +123,7 @@ def _measured(
     for name, baseline in baselines.items():
         progress.begin(name)
         with suppress(SfumatoError), without_warnings():
-            error = rmse(baseline.fit(train).predict(test), test.values)
+            error = rmse(test.values, baseline.fit(train).predict(test))
             results.append(Result(name, error, baseline.fit_seconds_))
     return results
 

@@ -36,7 +36,7 @@ class Local(Generic[_Site]):
         if not isinstance(query, SumQuery) and len(self.sites) > 1:
             raise SettingError(
                 f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use "
-                "method 'alternating', 'bias' or 'constant', or put the data together"
+                "a method whose answers do, such as 'alternating', or put the data together"
             )
 
     def released(self, query: PrivateQuery, draw: Draw) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SfumatoError
+from sfumato.metrics import rmse
 from sfumato.report.records import Result
-from sfumato.types import Array
 
 
 class Predictor(Protocol):
@@ -35,19 +35,16 @@ def compare(
     """
     begin = time.perf_counter()
     mean = float(train.values.mean(dtype=np.float64))
-    results = [Result("constant", rmse(mean, test.values), time.perf_counter() - begin)]
+    results = [
+        Result("constant", rmse(test.values, np.full(test.n_entries, mean)), time.perf_counter() - begin)
+    ]
     for name, predictor in predictors.items():
         announce(name)
         begin = time.perf_counter()
         predictor.fit(train)
         seconds = time.perf_counter() - begin
-        results.append(Result(name, rmse(predictor.predict(test), test.values), seconds))
+        results.append(Result(name, rmse(test.values, predictor.predict(test)), seconds))
     return results
-
-
-def rmse(predicted: Array | float, actual: Array) -> float:
-    """Root mean squared error of predictions, or of one for all."""
-    return float(np.sqrt(np.mean(np.square(actual - predicted, dtype=np.float64))))
 
 
 def warm_up(predictors: Iterable[Predictor], tensor: SparseTensor) -> None:

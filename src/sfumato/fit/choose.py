@@ -117,10 +117,10 @@ def choose(
             return Choice("bias")
         bare = facts.shape.fit_mean and epsilon is not None and epsilon < _NO_VALUES
         return Choice("constant" if bare else "input")
-    if isinstance(facts.unit, UnitValues) or _is_pure(budget):
+    if isinstance(facts.unit, UnitValues) or budget.pure:
         return Choice("bias")
     if not serves_factors(facts, budget):  # everything is released, or no biases are wanted
-        return Choice("gradient" if facts.is_calm(multiplier(budget)) else "bias")
+        return Choice("gradient" if facts.calm(multiplier(budget)) >= 0.5 else "bias")
     best = forecast(facts, budget, profile=profile, most=most).best
     return Choice(best.method, best.rank or None)
 
@@ -139,7 +139,3 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
         factors = forecast(facts, budget, profile=profile).factors
         return Choice(method, None if factors is None else factors.rank)
     return Choice(method)
-
-
-def _is_pure(budget: Budget | ZCDP) -> bool:
-    return isinstance(budget, Budget) and budget.pure

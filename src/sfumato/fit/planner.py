@@ -374,7 +374,7 @@ class Forecast:
 
 def serves_factors(facts: Facts, budget: Budget | ZCDP) -> bool:
     """Whether an alternating fit is to be had: by entry, or where units keep their own rows."""
-    if isinstance(budget, Budget) and budget.pure:
+    if budget.pure:
         return False
     unit, shape = facts.unit, facts.shape
     if isinstance(unit, Unit):
@@ -461,7 +461,7 @@ def expected(
     efficiency: Efficiency = EFFICIENCY,
 ) -> Outcome:
     """What to expect of a method within a budget: "constant", "bias" or "alternating"."""
-    pure = isinstance(budget, Budget) and budget.pure
+    pure = budget.pure
     if method == "bias" and isinstance(budget, Budget):
         pure = prefers_laplace(outlook.facts, budget)
     noise = 1 / budget.epsilon if pure and isinstance(budget, Budget) else multiplier(budget)

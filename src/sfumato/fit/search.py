@@ -33,7 +33,7 @@ from sfumato.privacy.facts import Facts
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Laplace
-from sfumato.privacy.selection import Run, SelectBest, select_best
+from sfumato.privacy.selection import RunCharges, SelectBest, select_best
 from sfumato.privacy.units import PrivacyUnit
 from sfumato.records import record
 from sfumato.sites.memory import Site
@@ -108,7 +108,7 @@ class BestOf:
     """
 
     plans: tuple[PrivatePlan[Completion], ...]
-    run: Budget
+    run_budget: Budget
     holdout: float
     repetitions: int
 
@@ -124,16 +124,16 @@ class BestOf:
     def mechanism(self) -> SelectBest:
         # An entry by itself is either fitted to or held out; a unit's entries are on both sides.
         disjoint = self.score.alone
-        noise = _score_noise(self.run, 1.0 if disjoint else _SCORE_SHARE)
+        noise = _score_noise(self.run_budget, 1.0 if disjoint else _SCORE_SHARE)
         charge = Charge("error at held-out entries", noise)
-        runs = tuple(Run(plan.charges, charge) for plan in self.plans)
+        runs = tuple(RunCharges(plan.charges, charge) for plan in self.plans)
         return SelectBest(runs, self.repetitions, disjoint)
 
     # -- as a task ------------------------------------------------------------------------------
 
     @property
     def noise(self) -> float:
-        return 1 / self.run.epsilon
+        return 1 / self.run_budget.epsilon
 
     def with_noise(self, noise: float) -> BestOf:
         """Candidates depend on a run's budget in more than their noise: see :func:`make_search`."""

@@ -106,7 +106,7 @@ def calibrate(
     rough = start or _least_noise(lambda noise: _rough_share(budget, event_of(noise)), 1.0)
     noise = _least_noise(lambda noise: _share(budget, event_of(noise)), rough or 1.0)
     if noise is None:
-        hint = "; name a delta, such as 1e-6" if isinstance(budget, Budget) and budget.pure else ""
+        hint = "; name a delta, such as 1e-6" if budget.pure else ""
         raise SettingError(f"no amount of noise keeps this within {budget}{hint}")
     return noise
 

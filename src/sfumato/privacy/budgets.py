@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from math import log, sqrt
+from typing import ClassVar
 
 from sfumato.checks import check_share, is_number, make_plain, wrong
 from sfumato.errors import SettingError
@@ -64,6 +65,8 @@ class ZCDP:
     """rho-zero-concentrated differential privacy (Bun and Steinke 2016)."""
 
     rho: float
+
+    pure: ClassVar[bool] = False  # it promises no epsilon without a delta
 
     def __post_init__(self) -> None:
         make_plain(self)

@@ -122,10 +122,6 @@ class Facts:
         """One where noise is small beside the data, towards zero where it is large."""
         return 1 / (1 + self.thinness(noise) / _CALM)
 
-    def is_calm(self, noise: float) -> bool:
-        """Whether the data lie less than half-way under the noise."""
-        return self.thinness(noise) <= _CALM
-
 
 def assumed_scatter(bounds: tuple[float, float]) -> float:
     """Variance of what a model leaves of values within public bounds, where nothing else is known."""

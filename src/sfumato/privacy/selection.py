@@ -21,7 +21,7 @@ from sfumato.privacy.ledger import Charge, Draw, Reservation
 _T = TypeVar("_T")
 
 
-class Run(NamedTuple):
+class RunCharges(NamedTuple):
     """The draws of one candidate's run, and that of its score, which comes last."""
 
     fit: tuple[Charge, ...]
@@ -35,7 +35,7 @@ class SelectBest:
     ``disjoint``: what neighbours differ in is seen either by a run's fit or by its score, never by both.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[RunCharges, ...]
     rate: int
     disjoint: bool
 

@@ -209,10 +209,6 @@ class Wish:
     law: str = "auto"
     step: float | None = None
 
-    @property
-    def pure(self) -> bool:
-        return isinstance(self.budget, Budget) and self.budget.pure
-
 
 class Silent:
     """A private solver that assumes nothing, has nothing to say, and fits what it is asked to."""

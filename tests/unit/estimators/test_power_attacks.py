@@ -428,8 +428,9 @@ def test_a_private_stream_is_not_copied_between_blocks():
     for i in (0, 10, 20):
         method.partial_fit(SAMPLES[i : i + 10])
         if not method.finished_:
-            with pytest.raises(SettingError, match="cannot be copied"):
-                copy.deepcopy(method)
+            for again in (copy.deepcopy, pickle.dumps, lambda method: copy.copy(method.online_)):
+                with pytest.raises(SettingError, match="cannot be copied"):
+                    again(method)
     np.testing.assert_array_equal(copy.deepcopy(method).weights_, method.weights_)
 
 

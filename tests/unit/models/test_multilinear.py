@@ -1,5 +1,7 @@
 """CP and Tucker models: values three ways, conversions, degrees of freedom, refusals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -303,3 +305,20 @@ def test_a_turned_model_has_the_same_values(make, order):
         np.testing.assert_allclose(turned.to_dense(), model.to_dense(), rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(turned.factors[mode], model.factors[mode] @ matrix, rtol=1e-12)
         assert not np.shares_memory(turned.rows, model.rows)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": np.zeros((6, 8))},
+        {"rows": np.zeros((7, 1))},
+        {"biases": np.zeros(6)},
+        {"biases": np.zeros((7, 1))},
+        {"shape": (4, 4)},
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_the_shape_are_refused(wrong):
+    """Kernels do not look: they would read beyond the array."""
+    with pytest.raises(SettingError, match="are not those of a model"):
+        replace(CPModel.zeros((4, 3), 2), **wrong)

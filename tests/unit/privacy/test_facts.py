@@ -165,7 +165,25 @@ def test_calm_falls_from_one_to_zero_and_is_half_at_two_hundredths(noise, calm):
 
 
 def test_it_is_calm_up_to_half_way():
-    assert facts().is_calm(1.999)
-    assert not facts().is_calm(2.001)
-    assert facts(Unit("user")).is_calm(0.666)
-    assert not facts(Unit("user")).is_calm(0.667)
+    assert facts().calm(1.999) >= 0.5
+    assert facts().calm(2.001) < 0.5
+    assert facts(Unit("user")).calm(0.666) >= 0.5
+    assert facts(Unit("user")).calm(0.667) < 0.5
+
+
+@pytest.mark.parametrize("local", [-1, 3, 7])
+def test_a_local_mode_that_is_not_there(local):
+    with pytest.raises(SettingError, match="there is no mode"):
+        facts(local=local)
+
+
+def test_both_guesses_of_the_number_of_entries_give_way_to_the_public_one():
+    """Usual: 100 of an average level; least: 10 of a level of the largest mode."""
+    sizes = facts().sizes
+    unknown = replace(facts(), entries=None)
+    assert unknown.expected_entries == 100 * sum(sizes) / len(sizes)
+    assert unknown.least_entries == 10 * max(sizes)
+    assert unknown.least_units == 10 * max(sizes)
+    known = replace(facts(), entries=77)
+    assert known.expected_entries == known.least_entries == known.least_units == 77
+    assert replace(facts(Unit("user")), entries=None).least_units == sizes[0]

@@ -27,7 +27,7 @@ from sfumato.privacy.events import (
 )
 from sfumato.privacy.ledger import BudgetError, Charge, Ledger
 from sfumato.privacy.mechanisms import Gaussian
-from sfumato.privacy.selection import Run, SelectBest, repetitions, select_best
+from sfumato.privacy.selection import RunCharges, SelectBest, repetitions, select_best
 from sfumato.privacy.units import Entry
 
 DELTA = 1e-6
@@ -199,7 +199,7 @@ def test_the_number_of_runs_is_poisson_and_never_zero():
 
 def two_candidates(first=1.0, second=1.0, **settings):
     runs = [
-        Run((Charge("fit", Gaussian(noise)),), Charge("score", Gaussian(2.0)))
+        RunCharges((Charge("fit", Gaussian(noise)),), Charge("score", Gaussian(2.0)))
         for noise in (first, second)
     ]
     return SelectBest(tuple(runs), **{"rate": 4, "disjoint": False, **settings})

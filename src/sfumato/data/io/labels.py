@@ -100,7 +100,8 @@ def _as_keys(array: Any, column: str) -> Any:
         return _timestamps_as_text(array)
     try:
         return array.cast(pa.large_string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:  # Arrow cannot convert it
+    # Lists, structs and bytes that are no text have no written form: which types, Arrow alone knows.
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise DataError(f"column {column!r} of type {kind} cannot hold labels: {error}") from error
 
 
@@ -173,7 +174,8 @@ def bin_times(array: Any, bin: str, *, column: str = "time", date_format: str | 
         raise DataError(
             f"column {column!r}: {example!r} is not a time. {_times_hint(example)}"
         ) from error
-    except (pa.ArrowNotImplementedError, TypeError) as error:  # Arrow has no such conversion
+    # Booleans, lists and the like are no times: which types, Arrow says by one of these.
+    except (pa.ArrowNotImplementedError, TypeError) as error:
         raise DataError(f"column {column!r} of type {array.type} does not hold times") from error
 
 

@@ -19,7 +19,7 @@ Readable twins of the kernels: ``kernels/reference/private_steps.py``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,9 +34,16 @@ from sfumato.kernels.numba.entrywise import (
     row_width,
     workspace,
 )
+from sfumato.kernels.numba.private_moves import (
+    DECAY,
+    JITTER,
+    OF_BIAS,
+    PACE,
+    RENEWAL,
+    standardised,
+)
 from sfumato.kernels.numba.simd import (
     add,
-    aligned_zeros,
     element,
     line_length,
     load,
@@ -47,92 +54,12 @@ from sfumato.kernels.numba.simd import (
     total,
 )
 from sfumato.kernels.numba.threads import scratch
-from sfumato.records import record
 from sfumato.types import Array
 
 if TYPE_CHECKING:
-    from sfumato.models.multilinear import Multilinear
+    pass
 
 _AHEAD = 8  # entries: far enough for memory to answer, near enough to stay in the cache
-
-
-@record
-class Scale(NamedTuple):
-    """How values become numbers that a model explains: clipped, less ``middle``, times ``unit``."""
-
-    low: Any
-    high: Any
-    middle: Any
-    unit: Any
-
-
-@record
-class Moves(NamedTuple):
-    """How parameters move in every step of a call; see above. All of it is public.
-
-    ``paces`` holds a line per row: decay (-log keep), renewal (1 / (1 - keep^2), zero where keep is
-    one), pace and jitter of the row, then the same of its bias. ``square`` (of the metric) and
-    ``home`` hold a padded row per mode; ``core`` holds keep, pace, jitter and square of the core.
-    """
-
-    paces: Array
-    square: Array
-    home: Array
-    bias_home: Array
-    bias_square: Any
-    core: Array
-
-
-DECAY, RENEWAL, PACE, JITTER, OF_BIAS = 0, 1, 2, 3, 4
-
-
-class Memory(NamedTuple):
-    """Scratch memory of a call, laid out like the parameters. ``own`` is one unit's gradient."""
-
-    gradient: Array
-    bias_gradient: Array
-    core_gradient: Array
-    own: Array
-    own_bias: Array
-    own_core: Array
-    last: Array  # step up to which a row is made up, and at which it was touched; -1: at the start
-    mark: Array  # where a row stands in the sum over one unit's entries
-
-
-def make_memory(model: Multilinear, units: bool) -> Memory:
-    """``units``: whether contributions are those of units with several entries."""
-    shape, dtype = model.rows.shape, model.dtype
-    own = shape if units else (0, shape[1])
-    core = model.free_core.shape[0]
-    return Memory(
-        aligned_zeros(shape, dtype),
-        np.zeros(shape[0], dtype),
-        np.zeros(core, dtype),
-        aligned_zeros(own, dtype),
-        np.zeros(own[0], dtype),
-        np.zeros(core, dtype),
-        np.full(shape[0], -1, np.int64),
-        np.zeros(own[0], np.int8),
-    )
-
-
-def make_paces(row: Array, bias: Array) -> Array:
-    """The lines of :class:`Moves` from keep (above 0, at most 1), pace and jitter of rows and biases."""
-    paces = aligned_zeros((row.shape[1], 2 * OF_BIAS), np.float64)
-    for at, (keep, pace, jitter) in ((0, row), (OF_BIAS, bias)):
-        decay = -np.log(keep)
-        paces[:, at + DECAY], paces[:, at + PACE], paces[:, at + JITTER] = decay, pace, jitter
-        shrinks = decay > 0
-        paces[shrinks, at + RENEWAL] = -1 / np.expm1(-2 * decay[shrinks])
-    return paces
-
-
-def noise_after(paces: Array, steps: int, before: Array) -> Array:
-    """Variance, in the metric, of the noise in rows after some steps, from that before them."""
-    left = np.exp(-2 * paces[:, DECAY] * steps)
-    added = np.where(paces[:, RENEWAL] > 0, (1 - left) * paces[:, RENEWAL], steps)
-    variance: Array = left * before + paces[:, JITTER] ** 2 * added
-    return variance
 
 
 # -- what kernels share -------------------------------------------------------------------------
@@ -142,13 +69,6 @@ def noise_after(paces: Array, steps: int, before: Array) -> Array:
 def _skip(sampler: Any, hazard: float) -> int:
     """Units passed over before the next that takes part: geometric; zero where all do."""
     return int(sampler.standard_exponential() / hazard)
-
-
-@inlined
-def _standardised(value: Any, low: Any, high: Any, middle: Any, unit: Any) -> Any:
-    """A value clipped to its bounds (NaN to the lower one), as the model explains it."""
-    inside = min(value, high) if value > low else low
-    return (inside - middle) * unit
 
 
 @inlined
@@ -362,7 +282,7 @@ def entry_steps(
                 for m in range(order):
                     prefetch(gradient, index[m] * width)
             locate(p, coordinates, batch[k], index)
-            error = _standardised(element(values, batch[k]), low, high, middle, unit)
+            error = standardised(element(values, batch[k]), low, high, middle, unit)
             error -= evaluate(p, index, work)
             length = number(0)
             if fit_biases:
@@ -456,7 +376,7 @@ def _fit_own(
     for entry in range(first, beyond):
         _locate_own(p, mode, others, entry, own, index)
         design(p, index, mode, work, x, 0)
-        target = _standardised(element(values, entry), low, high, middle, unit)
+        target = standardised(element(values, entry), low, high, middle, unit)
         if fit_biases:
             x[rank] = 1
             target -= bias_sum(p, index)
@@ -568,7 +488,7 @@ def unit_steps(
             weight = number(min(1.0, np.sqrt(typical / (beyond - first))))
             for entry in range(first, beyond):
                 _locate_own(p, mode, others, entry, here, index)
-                error = _standardised(element(values, entry), low, high, middle, unit)
+                error = standardised(element(values, entry), low, high, middle, unit)
                 error -= evaluate(p, index, work)
                 if fit_biases:
                     error -= bias_sum(p, index)
@@ -623,61 +543,3 @@ def unit_steps(
         _move(p, core, moves, memory, touched, count, noise)
     leave = mode if local else -1
     _make_up_all(p, moves, last, metric, ranks, leave, steps, fit_biases, noise)
-
-
-@kernel
-def unit_sums(
-    offsets: Array,
-    others: Array,
-    values: Array,
-    starts: Array,
-    scale: Any,
-    typical: float,
-    centre: bool,
-    clip: float,
-    counts: Array,
-    sums: Array,
-    totals: Array,
-) -> None:
-    """Per level of the other modes: entries and their values, each unit's part clipped as a whole.
-
-    Values lie within one unit of the middle. A unit with more than ``typical`` entries weighs them by
-    sqrt(typical / entries). ``centre``: it first takes off a ridge mean of its own values. Its part of
-    ``counts`` and ``sums`` is at most ``clip`` long; ``totals`` sums count, values and squares, of
-    which a unit has at most sqrt(typical) each.
-    """
-    low, high, middle, unit = scale
-    own_count, own_sum = np.zeros(counts.shape[0]), np.zeros(counts.shape[0])
-    for level in range(starts.shape[0] - 1):
-        first, beyond = starts[level], starts[level + 1]
-        n = beyond - first
-        if n == 0:
-            continue
-        whole, squares = 0.0, 0.0
-        for entry in range(first, beyond):
-            value = max(-1.0, min(1.0, _standardised(values[entry], low, high, middle, unit)))
-            whole += value
-            squares += value * value
-        base = whole / (n + 1) if centre else 0.0
-        weight = min(1.0, np.sqrt(typical / n))
-        share = min(1.0, typical / n) / np.sqrt(typical)
-        totals[0] += share * n
-        totals[1] += share * whole
-        totals[2] += share * squares
-        length = 0.0
-        for entry in range(first, beyond):
-            value = max(-1.0, min(1.0, _standardised(values[entry], low, high, middle, unit)))
-            value = weight * (value - base)
-            for j in range(others.shape[0]):
-                row = offsets[j] + others[j, entry]
-                # By how much the squared length grows: entries that share a level add up in it.
-                length += weight * (2 * own_count[row] + weight) + value * (2 * own_sum[row] + value)
-                own_count[row] += weight
-                own_sum[row] += value
-        factor = clip / max(np.sqrt(length), clip)
-        for entry in range(first, beyond):
-            for j in range(others.shape[0]):
-                row = offsets[j] + others[j, entry]
-                counts[row] += factor * own_count[row]
-                sums[row] += factor * own_sum[row]
-                own_count[row], own_sum[row] = 0.0, 0.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfumato.kernels.numba.private_steps import JITTER, OF_BIAS, PACE, Moves, Scale
+from sfumato.kernels.numba.private_moves import JITTER, OF_BIAS, PACE, Moves, Scale
 from sfumato.types import Array
 
 if TYPE_CHECKING:

@@ -342,7 +342,7 @@ def prefers_laplace(facts: Facts, budget: Budget) -> bool:
     return pure._error(facts, both) < gaussian._error(facts, both)
 
 
-# -- what is asked --------------------------------------------------------------------------------
+# -- how often, of which modes, and how clipped ----------------------------------------------------
 
 
 def _label(facts: Facts, step: Step) -> str:

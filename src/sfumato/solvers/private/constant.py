@@ -157,4 +157,4 @@ class PrivateConstant(Silent):
 
 def make(facts: Facts, wish: Wish) -> PrivateConstant:  # noqa: ARG001
     """The solver of the method "constant"."""
-    return PrivateConstant(pure=wish.pure)
+    return PrivateConstant(pure=wish.budget.pure)

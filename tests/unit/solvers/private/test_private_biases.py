@@ -30,6 +30,7 @@ from sfumato.solvers.private.biases import (
     prefers_laplace,
 )
 from sfumato.solvers.private.constant import PrivateConstant
+from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.shrinkage import positive_counts, posterior_biases
 from sfumato.solvers.protocol import Run
 
@@ -412,3 +413,16 @@ def test_popular_levels_get_a_prior_mean_of_their_own():
     sums = counts * biases + 20.0 * rng.normal(size=1200)
     guess = posterior_biases(sums, variances, counts, 0.2)
     assert np.mean((guess.means - biases) ** 2) < 0.2 * np.mean(biases**2)
+
+
+def test_the_bound_of_an_entry_follows_from_what_residuals_are_clipped_to():
+    """Whatever else a question says: a bound that nobody enforces would size noise too small."""
+    facts = Facts(Shape(TENSOR.modes, (1, 1)), Entry(), BOUNDS, TENSOR.n_entries)
+    biases = tuple(np.zeros(size) for size in TENSOR.shape)
+    query = SumsQuery(Known(facts, 1.0, pure=False), 1, 3.0, biases, 1.5, 1e-3, None)
+    fewer = Site(TENSOR.take(np.arange(1, TENSOR.n_entries)), 1)
+    clipped = query.clipped(SITE)
+    changed = np.abs(clipped.values - query.clipped(fewer).values)
+    assert changed.max() > 1e-3
+    assert clipped.l1 == clipped.l2 == 1.5
+    assert changed.sum() <= clipped.l1

@@ -359,7 +359,7 @@ class PrivateAlternating(Silent):
 
 def make(facts: Facts, wish: Wish) -> PrivateAlternating:  # noqa: ARG001
     """The solver of the method "alternating"."""
-    if wish.pure:
+    if wish.budget.pure:
         raise SettingError(
             "an alternating fit gives no pure epsilon: name a delta, such as 1e-6, or use "
             "the method 'bias'"

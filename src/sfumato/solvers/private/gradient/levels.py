@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.private_steps import Scale, unit_sums
+from sfumato.kernels.numba.private_levels import level_sums
+from sfumato.kernels.numba.private_moves import Scale
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
@@ -83,7 +84,7 @@ def unit_levels(facts: Facts, mode: int, site: Site, typical: float) -> Clipped:
     counts, sums, totals = np.zeros(sum(sizes)), np.zeros(sum(sizes)), np.zeros(3)
     entries = site.by_mode(mode)
     clip = sqrt(1.3 * typical * len(sizes))
-    unit_sums(
+    level_sums(
         np.cumsum([0, *sizes[:-1]]),
         entries.others,
         entries.values,

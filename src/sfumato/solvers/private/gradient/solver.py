@@ -31,11 +31,7 @@ from sfumato.checks import (
     check_share,
 )
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.private_steps import (
-    Moves,
-    make_paces,
-    noise_after,
-)
+from sfumato.kernels.numba.private_moves import Moves, make_paces, noise_after
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior, RowNoise
@@ -385,7 +381,7 @@ def make(facts: Facts, wish: Wish) -> PrivateSGD | PrivatePasses:
     """The solver of the method "gradient": minibatches, or single steps for values and pure epsilon."""
     if wish.law in ("residual", "vector"):
         return PrivatePasses(noise_law=wish.law)  # type: ignore[arg-type]
-    if not wish.pure:
+    if not wish.budget.pure:
         return PrivateSGD()
     if isinstance(facts.unit, Value) and wish.law == "auto":
         return PrivatePasses()

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.private_steps import Moves, Scale, entry_steps, make_memory, unit_steps
+from sfumato.kernels.numba.private_moves import Moves, Scale, make_memory
+from sfumato.kernels.numba.private_steps import entry_steps, unit_steps
 from sfumato.kernels.numba.threads import run
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.facts import Facts

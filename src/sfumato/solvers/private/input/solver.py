@@ -371,7 +371,7 @@ def _norms(unit: PrivacyUnit) -> tuple[float, float]:
 def make(facts: Facts, wish: Wish) -> InputPerturbation:
     """The solver of the method "input"."""
     law, budget = wish.law, wish.budget
-    if law == "gaussian" and wish.pure:
+    if law == "gaussian" and wish.budget.pure:
         raise SettingError("Gaussian noise gives no pure epsilon: name a delta, such as 1e-6")
     if law == "auto" and isinstance(budget, ZCDP):
         law = "gaussian"
