@@ -53,7 +53,7 @@ def _arrays(folder: str, entries: int) -> list[Figure]:
         text = (
             f"{ratio:.2f} x ({seen['peak'] / MIB:.0f} MiB; the tensor alone {seen['tensor'] / MIB:.0f})"
         )
-        bar = 3.0 if solver in SOLVERS and solver != "minibatch" else None
+        bar = 4.0 if solver in PRIVATE else 3.0 if solver != "minibatch" else None
         figures.append(Figure(f"memory {solver}: peak / (entries + parameters)", ratio, text, bar))
     return figures
 

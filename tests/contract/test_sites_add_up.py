@@ -183,11 +183,8 @@ def test_numbers_are_on_their_grid_and_add_up(case):
     for query in fit.asked:
         whole, parts = query.clipped(site), [query.clipped(part) for part in sites]
         for clipped in (whole, *parts):
-            assert clipped.step is not None
             assert np.frexp(clipped.step)[0] == 0.5  # a power of two
-            steps = clipped.values / clipped.step
-            np.testing.assert_array_equal(steps, np.round(steps))
-            assert np.abs(steps).sum() < 2**53
+            assert clipped.values.dtype == np.int64
         assert same(combine(parts), whole)
         assert same(combine(parts[::-1]), whole)
         for number, public in enumerate(whole.public):
@@ -216,9 +213,6 @@ def test_holders_who_were_asked_something_else_do_not_add_up():
     answers = [query.clipped(site) for query, site in zip(fit.asked, sites, strict=False)]
     with pytest.raises(SettingError, match="different questions"):
         combine(answers)
-    loose = [replace(answers[0], step=None)] * 2
-    with pytest.raises(SettingError, match="not on a grid"):
-        combine(loose)
 
 
 # -- open -----------------------------------------------------------------------------------------

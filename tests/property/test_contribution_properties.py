@@ -3,7 +3,8 @@
 Exactly: no tolerance, since contributions lie on a grid on which sums are exact.
 """
 
-from itertools import pairwise, permutations
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,15 +12,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.kernels.numba.contributions import Contribution, entry_sums, unit_sums
-from sfumato.kernels.reference.contributions import unit_sums_reference
+from sfumato.kernels.grid import cut, grid
+from sfumato.kernels.numba.contributions import (
+    Contribution,
+    Entries,
+    Taken,
+    entry_sums,
+    means_of_units,
+    squares_of_entries,
+    squares_of_units,
+    total_of_entries,
+    unit_counts,
+    unit_sums,
+)
+from sfumato.kernels.reference.contributions import (
+    entry_sums_reference,
+    means_of_units_reference,
+    rest_reference,
+    squares_of_units_reference,
+    unit_sums_reference,
+)
 from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.biases import CountsQuery, SumsQuery
 from sfumato.solvers.private.constant import ConstantQuery
-from sfumato.solvers.private.contributions import arrange
+from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
 from sfumato.solvers.private.known import Known
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -98,9 +117,10 @@ def random_query(known, mode, rng):
 
 def assert_within(first, second):
     assert (first.l1, first.l2) == (second.l1, second.l2)  # the bound is not data
-    change = first.values - second.values
-    assert np.abs(change).sum() <= first.l1
-    assert np.sqrt((change**2).sum()) <= first.l2 * (1 + 1e-15)  # of the root itself
+    change = [int(number) * Fraction(first.step) for number in np.ravel(first.values - second.values)]
+    if first.l1 < np.inf:
+        assert sum(map(abs, change)) <= Fraction(first.l1)
+    assert sum(number**2 for number in change) <= Fraction(first.l2) ** 2 * (1 + Fraction(1, 2**50))
     if first.single:
         assert np.count_nonzero(change) <= 1
 
@@ -148,13 +168,65 @@ def test_neighbours_stay_within_the_bound(unit, pure, drawn, entries):
 @given(data())
 def test_the_kernel_does_what_its_twin_does(norm, centred, drawn):
     cells, values, rng = drawn
-    arranged = arrange(Site(tensor(cells, values), 1), 0, BOUNDS)
+    facts, site = facts_of(Unit("user")), Site(tensor(cells, values), 1)
+    entries, one_each = entries_of(site, facts), entries_of(site, facts_of(Entry()))
     made = Contribution(1.5, float(rng.uniform(0.05, 2.0)), 3.0, centred, norm)
-    for mode in range(3):
-        weights = rng.exponential(size=SIZES[mode])
-        case = (arranged.levels[mode], arranged.starts, arranged.values, weights, made)
-        # Numbers that rounding moves across a line of the grid are cut to different lines.
-        np.testing.assert_allclose(unit_sums(*case), unit_sums_reference(*case), atol=1e-6)
+    biases = tuple(rng.normal(size=n) for n in SIZES)
+    allowed = values.size  # numbers that rounding moves across a line of the grid are cut to the next
+
+    def same(fast, slow):
+        np.testing.assert_allclose(fast, slow, rtol=0, atol=allowed)
+
+    for threads in (1, 2):
+        for mode in range(3):
+            weights, row = rng.exponential(size=SIZES[mode]), row_of(facts, mode)
+            taken = taken_off(facts, 0.3, biases, (0, 1, 2) if mode == 0 else (1, 2))
+            same(
+                unit_sums(entries, taken, row, weights, made, threads),
+                unit_sums_reference(entries, taken, row, weights, made),
+            )
+            ones, plain = np.ones(SIZES[mode]), Contribution(1.0, 1.0, 3.0, False, norm)
+            same(
+                unit_counts(entries, row, SIZES[mode], 3.0, norm, threads),
+                unit_sums_reference(entries, taken, row, ones, plain, counted=True),
+            )
+            off = taken_off(facts_of(Entry()), 0.3, biases, (0, 1, 2))
+            same(
+                entry_sums(one_each, off, mode, 0.9, SIZES[mode], threads),
+                entry_sums_reference(one_each, off, mode, 0.9, SIZES[mode]),
+            )
+
+
+@examples
+@given(data())
+def test_sums_over_everything_are_those_of_the_twin(drawn):
+    cells, values, rng = drawn
+    facts, site = facts_of(Unit("user")), Site(tensor(cells, values), 1)
+    entries, one_each = entries_of(site, facts), entries_of(site, facts_of(Entry()))
+    biases, most = tuple(rng.normal(size=n) for n in SIZES), float(rng.uniform(0.1, 4.0))
+    taken, off = taken_off(facts, 0.3, biases, (1, 2)), taken_off(facts_of(Entry()), 0.3, biases, (0, 2))
+    full, ridge, allowed = float(rng.uniform(1.0, 9.0)), 2.5, 2 * values.size
+    rest = rest_reference(one_each, off)
+    for threads in (1, 2):
+        for fast, slow in (
+            (
+                means_of_units(entries, taken, most, full, threads),
+                means_of_units_reference(entries, taken, most, full),
+            ),
+            (
+                squares_of_units(entries, taken, most, ridge, threads),
+                squares_of_units_reference(entries, taken, most, ridge),
+            ),
+            (
+                total_of_entries(one_each, off, most, threads),
+                [cut(np.clip(rest, -most, most), grid(most)).sum()],
+            ),
+            (
+                squares_of_entries(one_each, off, most, threads),
+                [cut(np.minimum(rest**2, most), grid(most)).sum()],
+            ),
+        ):
+            np.testing.assert_allclose(fast, slow, rtol=0, atol=allowed)
 
 
 WORST = {
@@ -179,7 +251,7 @@ def test_the_bounds_are_reached(case, pure):
         query.clipped(Site(tensor(*given), 1))
         for given in [(cells, values), (np.empty((3, 0), int), [])]
     )
-    length = np.linalg.norm(one.values - none.values, known.norm)
+    length = np.linalg.norm(one.numbers - none.numbers, known.norm)
     assert 0.999 * one.l2 <= length <= one.l2
 
 
@@ -188,27 +260,30 @@ def test_units_add_up_exactly(norm):
     # Adding a unit changes the sums by its contribution to the last bit, whatever else is there.
     rng = np.random.default_rng(3)
     cells = np.stack([rng.integers(n, size=300) for n in SIZES])
-    arranged = arrange(Site(tensor(cells, rng.uniform(*BOUNDS, 300)), 1), 0, BOUNDS)
+    facts = facts_of(Unit("user"))
+    entries = entries_of(Site(tensor(cells, rng.uniform(*BOUNDS, 300)), 1), facts)
     made, weights = Contribution(1.5, 0.7, 3.0, True, norm), rng.exponential(size=SIZES[1])
-    levels, starts, values = arranged.levels[1], arranged.starts, arranged.values
-    together = unit_sums(levels, starts, values, weights, made)
-    parts = [slice(a, b) for a, b in pairwise(starts)]
-    alone = [
-        unit_sums(levels[part], np.array([0, part.stop - part.start]), values[part], weights, made)
-        for part in parts
-    ]
-    for order in permutations(range(len(parts))):
-        total = np.zeros(SIZES[1])
-        for unit in order:
-            total += alone[unit]
+    taken = taken_off(facts, 0.1, tuple(rng.normal(size=n) for n in SIZES), (1, 2))
+    total = 0
+    for first, last in pairwise(entries.starts):
+        starts = np.array([0, last - first])
+        one = Entries(entries.levels[:, first:last], entries.values[first:last], starts, *BOUNDS)
+        total = total + unit_sums(one, taken, 0, weights, made, 1)
+    for threads in (1, 2, 3):
+        together = unit_sums(entries, taken, 0, weights, made, threads)
         np.testing.assert_array_equal(total, together)
 
 
 def test_entries_add_up_exactly():
     rng = np.random.default_rng(3)
-    levels, residuals = rng.integers(4, size=10_000), rng.normal(size=10_000)
-    together = entry_sums(levels, residuals, 0.9, 4)
-    rest = entry_sums(levels[1:], residuals[1:], 0.9, 4) + entry_sums(levels[:1], residuals[:1], 0.9, 4)
-    np.testing.assert_array_equal(rest, together)
-    backwards = entry_sums(levels[::-1], residuals[::-1], 0.9, 4)
-    np.testing.assert_array_equal(backwards, together)
+    levels, values = rng.integers(4, size=(1, 10_000)).astype(np.int32), rng.normal(size=10_000)
+
+    def sums(which, threads=1):
+        entries = Entries(levels[:, which], values[which], np.zeros(0, np.int64), -2.0, 2.0)
+        taken = Taken(0.01, np.array([0.1, -0.2, 0.3, 0.4]), np.array([0]), np.zeros(0))
+        return entry_sums(entries, taken, 0, 0.9, 4, threads)
+
+    together = sums(slice(None))
+    np.testing.assert_array_equal(sums(slice(1, None)) + sums(slice(1)), together)
+    np.testing.assert_array_equal(sums(slice(None, None, -1)), together)
+    np.testing.assert_array_equal(sums(slice(None), 3), together)

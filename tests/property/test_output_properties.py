@@ -260,14 +260,14 @@ def test_neighbouring_tensors_keep_to_what_the_release_says(kind, unit, seed):
     released = []
     for data in (tensor, other):
         entries = Site(data, 1).by_mode(plan.mode)
-        values = clip_values(entries.values, -1.0, 1.0).values
+        values = clip_values(entries.values, -1.0, 1.0)
         released.append(clipped_rows(facts, plan, model, entries, values))
     one, two = released
     assert len(one.public) == (0 if unit.hides_presence else 2)
     for public, same in zip(one.public, two.public, strict=True):  # scales and Gram matrices
         np.testing.assert_array_equal(public, same)
     assert (one.l2, one.rowwise) == (two.l2, two.rowwise)
-    lengths = np.linalg.norm(one.values - two.values, axis=1)
+    lengths = np.linalg.norm(one.numbers - two.numbers, axis=1)
     assert np.linalg.norm(lengths) <= one.l2 * (1 + 1e-9)
     assert lengths.sum() <= one.rowwise * (1 + 1e-9)
 

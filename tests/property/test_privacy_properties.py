@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
 from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
-from sfumato.privacy.clipping import clip_values
+from sfumato.privacy.clipping import clip_from_middle, clip_values
 from sfumato.privacy.events import (
     ApproximateEvent,
     Composed,
@@ -68,11 +68,13 @@ def test_a_value_never_moves_beyond_its_bounds(dtype, values, other, bounds):
         before = np.array(values).astype(dtype)
         after = before.copy()
         after[0] = other
-    left, right = clip_values(before, *bounds), clip_values(after, *bounds)
+    left, right = clip_from_middle(before, *bounds), clip_from_middle(after, *bounds)
     assert left.values[1:].tolist() == right.values[1:].tolist()
-    assert abs(Fraction(left.values[0]) - Fraction(right.values[0])) <= Fraction(left.l1)
-    assert left.values.min() >= bounds[0]
-    assert left.values.max() <= bounds[1]
+    moved = abs(int(left.values[0]) - int(right.values[0])) * Fraction(left.step)
+    assert moved <= Fraction(left.l1)
+    assert left.l1 == pytest.approx(bounds[1] - bounds[0])
+    kept = clip_values(before, *bounds)
+    assert bounds[0] <= kept.min() <= kept.max() <= bounds[1]
 
 
 # -- composition ----------------------------------------------------------------------------------

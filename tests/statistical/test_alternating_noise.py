@@ -65,7 +65,7 @@ def noise_of(kind, unit, seed=3):
     with Ledger(unit).reserve(solver.charges(facts), Entropy(seed)) as reservation:
         for step in solver.steps(facts):
             query = solver.ask(state)
-            clean = None if step.asks == "biases" else query.clipped(SITE).values
+            clean = None if step.asks == "biases" else query.clipped(SITE).numbers
             released = reservation.ask(lambda draw, query=query: engine.released(query, draw))
             if clean is not None:
                 scale = bound_of(query, unit) * NOISE / sqrt(step.share)

@@ -2,28 +2,32 @@
 
 Seeded samples are fixed, so that a test that passes goes on passing. Samples without a seed are new
 each time: the false-alarm rate is 1e-9 a comparison. Each test also rejects 2/3 and 3/2 of the noise.
+Both come from the same code: a seed sets the keys of the cipher and nothing else.
 """
 
 from math import exp, inf
 
 import numpy as np
 import pytest
+from on_grid import STEP, on_grid
 from scipy import stats
 
-from sfumato.privacy.clipping import Clipped
+from sfumato.kernels.discrete import MOST_SCALE, DiscreteLaw
+from sfumato.kernels.grid import MOST_SUM
+from sfumato.kernels.numba.discrete_noise import PIECE, draw
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.mechanisms import (
     DiscreteGaussian,
     Gaussian,
     Geometric,
-    IdealGaussian,
     Laplace,
     RandomisedResponse,
     VectorLaplace,
 )
+from sfumato.privacy.sampling import with_noise
 
 FALSE_ALARMS = 1e-9
-SIZES = {"seeded": 40_000, "unseeded": 4_000}
+SIZES = {"seeded": 40_000, "unseeded": 40_000, "opendp": 4_000}
 BOUND = 1.5
 MULTIPLIER = 2.0
 
@@ -31,12 +35,13 @@ source = pytest.mark.parametrize("source", SIZES)
 
 
 def entropy_of(source):
-    return Entropy(11 if source == "seeded" else None)
+    sampler = "opendp" if source == "opendp" else "sfumato"
+    return Entropy(11 if source == "seeded" else None, sampler)
 
 
 def noise_of(mechanism, source, values):
-    clipped = Clipped(values, BOUND, BOUND, single=True)
-    return mechanism.release(clipped, entropy_of(source)).values - values
+    clipped = on_grid(values, BOUND, BOUND, STEP if values.dtype.kind == "f" else 1.0, single=True)
+    return mechanism.release(clipped, entropy_of(source)).values - clipped.numbers
 
 
 def accepts(sample, law):
@@ -62,8 +67,8 @@ def accepts_whole(sample, law):
 @pytest.mark.parametrize("factor", [2 / 3, 1, 3 / 2])
 @pytest.mark.parametrize(
     ("kind", "law"),
-    [(Laplace, stats.laplace), (Gaussian, stats.norm), (IdealGaussian, stats.norm)],
-    ids=["laplace", "gaussian", "ideal"],
+    [(Laplace, stats.laplace), (Gaussian, stats.norm)],
+    ids=["laplace", "gaussian"],
 )
 def test_noise_on_numbers(kind, law, source, factor):
     values = np.linspace(-1, 1, SIZES[source])
@@ -91,7 +96,7 @@ def test_noise_on_whole_numbers(kind, log_law, multiplier, source, factor):
 @pytest.mark.parametrize("shape", [(1,), (3,), (2, 4)])
 def test_vector_noise_has_gamma_length_and_any_direction(shape, source, factor):
     entropy, size = entropy_of(source), int(np.prod(shape))
-    clipped = Clipped(np.ones(shape), inf, BOUND)
+    clipped = on_grid(np.ones(shape), inf, BOUND)
     mechanism = VectorLaplace(MULTIPLIER * factor)
     noise = np.array([mechanism.release(clipped, entropy).values.ravel() - 1 for _ in range(3000)])
     length = np.linalg.norm(noise, axis=1)
@@ -115,7 +120,8 @@ def test_vector_noise_has_gamma_length_and_any_direction(shape, source, factor):
 def test_randomised_response(categories, source, factor):
     size, epsilon = 40_000, 1.2
     values = np.arange(size) % categories
-    answers = values + noise_of(RandomisedResponse(epsilon / factor, categories), source, values)
+    noise = noise_of(RandomisedResponse(epsilon / factor, categories), source, values)
+    answers = values + noise.astype(int)
     weights = np.where(np.eye(categories, dtype=bool), exp(epsilon), 1.0)
     expected = weights / (weights.sum() * size**-1)
     observed = np.zeros((categories, categories))
@@ -128,3 +134,102 @@ def test_randomised_response(categories, source, factor):
 def test_kernel_streams_are_standard_normal(factor):
     sample = Entropy().generator().standard_normal(20_000) * factor
     assert accepts(sample, stats.norm) == (factor == 1)
+
+
+# -- the sampler itself ------------------------------------------------------------------------------
+
+MANY = 400_000  # numbers of a seeded sample
+LAWS = {
+    "gaussian": (stats.norm, lambda n, s: np.exp(-((n / s) ** 2) / 2)),
+    "geometric": (stats.laplace, lambda n, s: np.exp(-np.abs(n) / s)),
+}
+kinds = pytest.mark.parametrize("kind", LAWS)
+
+
+def numbers(kind, scale, size=MANY, seed=3):
+    return draw(DiscreteLaw(kind, scale), size, Entropy(seed).words(), 2)
+
+
+@kinds
+@pytest.mark.parametrize("factor", [2 / 3, 1, 3 / 2])
+@pytest.mark.parametrize("scale", [0.3, 0.5, 1.0, 3.0, 7.9, 8.1, 20.0])
+def test_small_scales_have_the_table_of_probabilities(kind, scale, factor):
+    """From one number a strip to two, zeros and signs included."""
+    sample = numbers(kind, scale * factor)
+    assert accepts_whole(sample, lambda n: LAWS[kind][1](n, scale)) == (factor == 1)
+
+
+@kinds
+@pytest.mark.parametrize("factor", [2 / 3, 1, 3 / 2])
+@pytest.mark.parametrize("scale", [2.0**12 * 1.1, 2.0**31 * 1.9, 2.0**45, 2.0**57])
+def test_large_scales_have_the_continuous_law(kind, scale, factor):
+    """Of 10^3 steps and more: a sample of this size cannot tell the grid."""
+    sample = numbers(kind, scale * factor) / scale
+    assert accepts(sample, LAWS[kind][0]) == (factor == 1)
+
+
+@kinds
+@pytest.mark.parametrize("scale", [100.3, 2.0**30 * 1.3, 2.0**45 * 1.01])
+def test_last_digits_are_uniform(kind, scale):
+    """What would show a place that is not uniform, or seams of strips."""
+    sample = numbers(kind, scale)
+    for modulus in (2, 3, 7, 16, 251) if scale > 1e6 else (2, 3, 7):
+        counts = np.bincount(sample % modulus, minlength=modulus)
+        assert stats.chisquare(counts).pvalue > FALSE_ALARMS
+
+
+@kinds
+def test_strips_do_not_show(kind):
+    """Numbers by their place in a strip of the table: inside a strip weights fall as the law says."""
+    law = DiscreteLaw(kind, 40.0)
+    width = 1 << law.place_bits
+    sample = np.abs(numbers(kind, 40.0))
+    n = np.arange(2000)
+    weights = LAWS[kind][1](n, 40.0) * np.where(n == 0, 1, 2)
+    expected = np.bincount(n % width, weights, width) / weights.sum() * sample.size
+    assert stats.chisquare(np.bincount(sample % width, minlength=width), expected).pvalue > FALSE_ALARMS
+
+
+@kinds
+@pytest.mark.parametrize("factor", [2 / 3, 1, 3 / 2])
+def test_tails_are_as_heavy_as_they_should_be(kind, factor):
+    """How many of four million numbers lie far out, where tens to thousands are expected."""
+    law, size = LAWS[kind][0], 4_000_000
+    sample = np.abs(numbers(kind, 2.0**30 * factor, size)) / 2.0**30
+    reach = {"gaussian": (3.0, 4.0, 4.5), "geometric": (5.0, 8.0, 11.0)}[kind]
+    for r in reach:
+        beyond = stats.binomtest(int((sample > r).sum()), size, 2 * law.sf(r))
+        assert (beyond.pvalue > FALSE_ALARMS) == (factor == 1)
+
+
+@kinds
+def test_signs_are_fair_and_neighbouring_numbers_independent(kind):
+    sample = numbers(kind, 1e9).astype(float)
+    assert stats.binomtest(int((sample > 0).sum()), sample.size).pvalue > FALSE_ALARMS
+    for lag in (1, 2, PIECE):
+        assert abs(np.corrcoef(sample[:-lag], sample[lag:])[0, 1]) < 6.2 / np.sqrt(sample.size)
+
+
+@kinds
+@pytest.mark.parametrize("scale", [0.7, 5.0, 12.0, 1000.5])
+def test_opendp_draws_the_same_law(kind, scale):
+    """An independent second opinion: two samples, in bins with at least fifty numbers of each."""
+    law, size = DiscreteLaw(kind, scale), 20_000
+    theirs = with_noise(np.zeros(size, np.int64), law, Entropy(sampler="opendp"))
+    ours = with_noise(np.zeros(10 * size, np.int64), law, Entropy(8))
+    edges = np.unique(np.quantile(ours, np.linspace(0, 1, 30)[1:-1]))
+    counts = [
+        np.bincount(np.searchsorted(edges, s, "right"), minlength=edges.size + 1) for s in (ours, theirs)
+    ]
+    often = np.min(counts, axis=0) >= 50
+    counts = [np.append(c[often], c[~often].sum() + 1) for c in counts]
+    assert stats.chi2_contingency(np.array(counts)).pvalue > FALSE_ALARMS
+
+
+def test_sums_are_cut_off_where_whole_numbers_end():
+    law, largest = DiscreteLaw("geometric", MOST_SCALE), np.full(2000, MOST_SUM)
+    for sign in (1, -1):
+        noisy = with_noise(sign * largest, law, Entropy(4))
+        assert np.abs(noisy).max() == MOST_SUM
+        assert (noisy == sign * MOST_SUM).mean() > 0.45  # noise that goes on outwards
+        assert np.unique(noisy).size > 100

@@ -129,7 +129,7 @@ def some_records():
         ALS(ridge="learn"),
         OwnPrior(mode=0, precisions=np.ones(2), scatter=1.0, row_noise=(None, noise)),
         OwnPrior(mode=0, precisions=np.ones(2), scatter=1.0, bias_precision=inf, doubts=(None,)),
-        Clipped(np.array([0.5, 1.0]), inf, 2.0, step=0.5, public=(np.arange(3),)),
+        Clipped(np.array([1, 2]), inf, 2.0, step=0.5, public=(np.arange(3),)),
         Noisy(np.ones((2, 2)), inf),
         Run(seed=2**63, threads=2),
     ]
@@ -394,7 +394,7 @@ def test_fields_too_many_too_few_or_of_another_type():
         (Budget(1.0), "epsilon", {"number": "nan"}),
         (Noisy(np.ones(2), 1.0), "values", 1.0),
         (Noisy(np.ones(2), 1.0), "public", {"tuple": [1.0]}),
-        (Clipped(np.ones(2), 1.0, 1.0), "l1", 0.0),
+        (Clipped(np.ones(2, np.int64), 1.0, 1.0), "l1", 0.0),
         (ALS(prior_mean={"item": 2.0}), "prior_mean", {"map": [["item", "two"]]}),
         (ALS(prior_mean={"item": 2.0}), "prior_mean", {"map": [[1, 2.0]]}),
         (ALS(), "ridge", "lern"),

@@ -181,6 +181,11 @@ class Analysis(StrEnum):
     paper = "paper"
 
 
+class SamplerName(StrEnum):
+    sfumato = "sfumato"
+    opendp = "opendp"
+
+
 Epsilon = Annotated[
     float | None,
     typer.Option(help="Fit privately within this budget."),
@@ -269,6 +274,10 @@ TuneRank = Annotated[
 NoiseSeed = Annotated[
     int | None,
     typer.Option(metavar="INT", help="Repeatable noise, for experiments only."),
+]
+SamplerOption = Annotated[
+    SamplerName,
+    typer.Option("--sampler", help="Who draws exact noise; OpenDP takes some 500 times as long."),
 ]
 Force = Annotated[
     bool,

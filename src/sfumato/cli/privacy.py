@@ -27,6 +27,7 @@ class Release:
     ledger_limit: options.LedgerLimit = None
     tune_rank: options.TuneRank = None
     noise_seed: options.NoiseSeed = None
+    sampler: options.SamplerOption = options.SamplerName.sfumato
     force: options.Force = False
 
 
@@ -92,6 +93,7 @@ class Promise:
             ledger=release.ledger,
             limit=limit,
             seed=release.noise_seed,
+            sampler=release.sampler.value,
         )
 
     def _refuse_without_epsilon(self, release: Release) -> None:
@@ -101,6 +103,7 @@ class Promise:
             "--max-entries": self.max_entries,
             "--ledger": release.ledger,
             "--noise-seed": release.noise_seed,
+            "--sampler": None if release.sampler == options.SamplerName.sfumato else release.sampler,
             "--noise": None if self.noise == "auto" else self.noise,
             "--local": None if self.local == "auto" else self.local,
             "--public-entries": self.public_entries,

@@ -62,7 +62,6 @@ from sfumato.models.multilinear import CPModel, Multilinear, check_ranks
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Kind, Shape
 from sfumato.privacy.caveats import warn_of
-from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import assumed_scatter
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.sites.memory import Site
@@ -226,7 +225,7 @@ class TensorEstimator(Parametrised, ABC):
         self.own_prior_: OwnPrior | None = None
 
     def _fit_privately(self, tensor: SparseTensor, privacy: Privacy) -> None:
-        protected, entropy = Protected.by(privacy, tensor.modes), Entropy(privacy.seed)
+        protected, entropy = Protected.by(privacy, tensor.modes), privacy.entropy()
         tensor = admitted(tensor, protected, self.duplicates, entropy)
         plan = self._private_plan(
             privacy,
@@ -240,7 +239,7 @@ class TensorEstimator(Parametrised, ABC):
         facts, ledger = plan.task.facts, open_ledger(privacy, protected.unit)
         tensor = cast(tensor, facts.shape.dtype)
         result = carry_out_private(plan, Site(tensor, self._threads), ledger, entropy, self.progress)
-        promised = plan.guarantee(ledger, seeded=not entropy.exact)
+        promised = plan.guarantee(ledger, entropy)
         self.adopt(result, tensor, promised, facts.local)
 
     def adopt(

@@ -49,7 +49,6 @@ from sfumato.fit.power import (
 from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.models.components import Components
-from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.solvers.power.iteration import (
     PowerSettings,
@@ -211,9 +210,9 @@ class PowerMethod(Parametrised):
         plan = tensor_plan(self._tensor_settings(tensor.shape), unit, privacy, tensor, self._run)
         ledger = open_ledger(privacy, unit)
         source = private_source(tensor, unit, self._threads)
-        entropy = Entropy(privacy.seed)
+        entropy = privacy.entropy()
         state = private_from_tensor(plan, source, ledger, entropy, self.progress)
-        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
+        self._keep(state, plan.guarantee(ledger, entropy))
 
     # -- a stream ---------------------------------------------------------------------------------
 
@@ -329,9 +328,9 @@ class PowerMethod(Parametrised):
             return
         check_rereadable(samples, settings)
         plan, moment = self._stream_plan(settings, privacy, reuse=True)
-        ledger, entropy = open_ledger(privacy, plan.task.unit), Entropy(privacy.seed)
+        ledger, entropy = open_ledger(privacy, plan.task.unit), privacy.entropy()
         state = private_from_stream(plan, samples.batches, moment, ledger, entropy, self.progress)
-        self._keep(state, plan.guarantee(ledger, seeded=not entropy.exact))
+        self._keep(state, plan.guarantee(ledger, entropy))
 
     def _read_blocks(self, samples: Samples, settings: PowerSettings, privacy: Privacy) -> None:
         check_blocks(samples)
@@ -343,7 +342,7 @@ class PowerMethod(Parametrised):
 
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> PrivateStream:
         plan, moment = self._stream_plan(settings, privacy, reuse=False)
-        ledger, entropy = open_ledger(privacy, plan.task.unit), Entropy(privacy.seed)
+        ledger, entropy = open_ledger(privacy, plan.task.unit), privacy.entropy()
         machine = Online(settings, self._run, moment, None, self.progress)
         return PrivateStream.begin(plan, machine, ledger, entropy)
 

@@ -87,7 +87,7 @@ class PrivateStream(NamedTuple):
     ) -> PrivateStream:
         with ledger.reserve(plan.charges, entropy) as reservation:
             noise = reservation.ask(lambda draw: draw.source())
-        guarantee = plan.guarantee(ledger, seeded=not entropy.exact)
+        guarantee = plan.guarantee(ledger, entropy)
         return cls(plan.task.settings.sizes[0], machine, guarantee, plan, noise)
 
     def __deepcopy__(self, memo: Any) -> PrivateStream:

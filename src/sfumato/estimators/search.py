@@ -23,7 +23,6 @@ from sfumato.fit.request import Privacy
 from sfumato.fit.search import BestOf, carry_out_search, guarantee_of, make_search
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
-from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.surface import setting
 
@@ -144,7 +143,7 @@ class PrivateSearch(Parametrised):
         self._checked_budget()
         tensor, first = as_tensor(X, y), self.estimators[0]
         # Whose rows are local may hang on the method; that all candidates agree is checked in the plan.
-        privacy, entropy = self._privacy_of(first), Entropy(self.privacy.seed)
+        privacy, entropy = self._privacy_of(first), self.privacy.entropy()
         protected = Protected.by(privacy, tensor.modes)
         tensor = admitted(tensor, protected, first.duplicates, entropy)
         plan = self.plan(tensor.modes, bounds=tensor.bounds, entries=tensor.n_entries)
@@ -153,7 +152,7 @@ class PrivateSearch(Parametrised):
         progress = [candidate.progress for candidate in self.estimators]
         found = carry_out_search(plan, tensor, first._threads, ledger, entropy, progress)
         best = self._copy(self.estimators[found.best])
-        promised = guarantee_of(plan, found.best, ledger, seeded=not entropy.exact)
+        promised = guarantee_of(plan, found.best, ledger, entropy)
         best.adopt(found.fit, tensor, promised, facts.local)
         best.fit_seconds_ = time.perf_counter() - begin
         self.best_estimator_, self.best_index_, self._promised = best, found.best, promised

@@ -79,7 +79,7 @@ def admit(tensor: SparseTensor, protected: Protected, entropy: Entropy) -> Spars
     if local is not None and public.units is not None:
         places = _places(unit, public.units, entropy)
         tensor = _with_public_number(tensor, local, public.units, places)
-    clipped = clip_values(tensor.values, *bounds).values
+    clipped = clip_values(tensor.values, *bounds)
     tensor = tensor.with_values(clipped.astype(tensor.values.dtype), bounds)
     if isinstance(unit, Unit) and unit.max_entries is not None:
         tensor = prepare.cap(tensor, unit.mode, unit.max_entries, cap_seed)

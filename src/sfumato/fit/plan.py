@@ -17,9 +17,11 @@ from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.caveats import REPORTED_DELTA, caveats
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, GaussianEvent
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger
+from sfumato.privacy.sampling import SAMPLERS
 from sfumato.privacy.units import AnyUnit
 from sfumato.records import record
 from sfumato.solvers.coupled.shape import CoupledShape
@@ -197,15 +199,16 @@ class PrivatePlan(Generic[_Task]):
         lines += [f"  {line}" for line in self.task.settings_in_words]
         return "\n".join([*lines, *_draws_in_words(self.charges)])
 
-    def guarantee(self, ledger: Ledger, *, seeded: bool) -> Guarantee:
-        """What the release promises."""
+    def guarantee(self, ledger: Ledger, entropy: Entropy) -> Guarantee:
+        """What the release promises, with noise from there."""
         promise = self.task.promise
         said = {part.name: getattr(promise, part.name) for part in fields(Promise)}
         said["assumptions"] = (*promise.assumptions, *ledger.account.assumptions)
         spent, claimed = spending(self.event, self.budget, ledger), said.pop("claimed")
         if claimed is not None:
             spent |= {"epsilon": claimed, "total_epsilon": None}
-        return Guarantee(**spent, **said, seeded=seeded, warnings=self.caveats)
+        said |= {"seeded": entropy.seeded, "sampler": SAMPLERS[entropy.sampler]}
+        return Guarantee(**spent, **said, warnings=self.caveats)
 
 
 _PROBES = (1.0, 7.0)  # noise at which two plans are compared

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import sqrt
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from sfumato.fit.loop import Progress, Rounds, loop
 from sfumato.fit.plan import PrivatePlan, Promise
 from sfumato.kernels.numba.power import exact_sum
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.clipping import Clipped, rounded
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Charge, Draw, Ledger
-from sfumato.privacy.mechanisms import GaussianPerBlock, IdealGaussian, Noisy
+from sfumato.privacy.mechanisms import Gaussian, GaussianPerBlock, Noisy
 from sfumato.privacy.units import PowerUnit, TensorEntry
 from sfumato.records import record
 from sfumato.solvers.power.iteration import (
@@ -175,13 +175,13 @@ class Decomposition:
     def rounds(self) -> int:
         return self.settings.rounds
 
-    def mechanism(self, kind: Kind) -> IdealGaussian:
+    def mechanism(self, kind: Kind) -> Gaussian:
         """The noise of an answer; of all directions together."""
         if self.in_blocks:
             return GaussianPerBlock(self.noise)
         if self.printed:  # one query for each direction
-            return IdealGaussian(self.noise / sqrt(self.settings.restarts))
-        return IdealGaussian(self.noise * _RELATIVE_NOISE[kind])
+            return Gaussian(self.noise / sqrt(self.settings.restarts))
+        return Gaussian(self.noise * _RELATIVE_NOISE[kind])
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -197,9 +197,10 @@ class Decomposition:
         if self.printed:
             bound = printed_sensitivity(query.directions, query.kind, self.settings.order)
             bound = bound * (self.unit.change if isinstance(self.unit, TensorEntry) else 1.0)
-            noisy = release(Clipped(values / bound, inf, sqrt(self.settings.restarts)))
+            most = self.sensitivity.most(query) / float(bound.min())
+            noisy = release(rounded(values / bound, sqrt(self.settings.restarts), most=most))
             return Noisy(noisy.values * bound, noisy.deviation * float(bound.max()))
-        noisy = release(Clipped(values, inf, self.sensitivity(query)))
+        noisy = release(rounded(values, self.sensitivity(query), most=self.sensitivity.most(query)))
         return Noisy(noisy.values / self.count, noisy.deviation / self.count)
 
     @property
@@ -232,7 +233,7 @@ class Decomposition:
             method=f"noisy power iteration of {self.rounds} rounds{self._bounding()}",
             proven=not self.printed,
             proof=_PRINTED_PROOF if self.printed else "proofs/power.md",
-            exact=False,
+            exact=True,
             assumptions=self.assumptions,
             claimed=self.claimed,
         )

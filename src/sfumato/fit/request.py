@@ -20,6 +20,8 @@ from sfumato.checks import (
 )
 from sfumato.errors import SettingError
 from sfumato.privacy.budgets import ZCDP, Budget
+from sfumato.privacy.entropy import Entropy, Sampler
+from sfumato.privacy.sampling import SAMPLERS
 from sfumato.privacy.units import AnyUnit, Public
 from sfumato.solvers.registry import METHODS, names
 from sfumato.surface import either, setting
@@ -48,6 +50,8 @@ class Privacy:
     public : what everyone knows where presence is protected; see :class:`Public`.
     ledger : file in which spending is recorded and adds up over fits; ``limit`` is what it may reach.
     seed : of the noise, for experiments that have to be repeatable; None for secret noise.
+    sampler : who draws exact noise: "sfumato", or "opendp", which takes some 500 times as long and needs
+        the extra ``sfumato[opendp]``.
     """
 
     epsilon: float | None = None
@@ -63,6 +67,7 @@ class Privacy:
     limit: Budget | None = None
     seed: int | None = None
     rho: float | None = None
+    sampler: Sampler = "sfumato"
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -94,6 +99,12 @@ class Privacy:
             )
         check_positive(**given(epsilon=self.epsilon, rho=self.rho))
         check_share(True, delta=self.delta)
+        check_choice(tuple(SAMPLERS), sampler=self.sampler)
+        self.entropy()  # OpenDP has to be there, and cannot be seeded
+
+    def entropy(self) -> Entropy:
+        """Where the noise of one fit comes from."""
+        return Entropy(self.seed, self.sampler)
 
     @property
     def can_be_joint(self) -> bool:

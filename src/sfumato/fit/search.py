@@ -93,7 +93,7 @@ class HeldOutError:
         # On a grid, so that the sum is exact: one contribution more changes it by that and no more.
         total = cut(np.clip(added, -0.5, 0.5), grid(0.5)).sum()
         bound = 1.0 if self.replaces else 0.5
-        return Clipped(np.array([total]), bound, bound, single=True, step=grid(0.5))
+        return Clipped(np.array([total]), bound, bound, grid(0.5), single=True)
 
 
 # -- the plan -------------------------------------------------------------------------------------
@@ -200,9 +200,9 @@ class BestOf:
         return f"{self.mechanism.event.mean:.3g} on average"
 
 
-def guarantee_of(search: PrivatePlan[BestOf], best: int, ledger: Ledger, *, seeded: bool) -> Guarantee:
+def guarantee_of(search: PrivatePlan[BestOf], best: int, ledger: Ledger, entropy: Entropy) -> Guarantee:
     """What the release of the best run promises; the search is paid for in it."""
-    chosen, whole = search.task.plans[best].task.promise, search.guarantee(ledger, seeded=seeded)
+    chosen, whole = search.task.plans[best].task.promise, search.guarantee(ledger, entropy)
     return replace(
         whole,
         method=chosen.method,

@@ -1,8 +1,8 @@
 """The grid on which contributions are added up without rounding, and how far lengths may be trusted.
 
-What is added to a sum is first cut towards zero to multiples of a power of two. Sums of such numbers are
-exact in float64 for as many entries as a tensor can have, in any order: one contribution more or less
-changes them by itself and by nothing else. Kernels, their twins and all who state a bound share these
+What is added to a sum is first cut towards zero to multiples of a power of two, and added as a whole
+number of them. So one contribution more or less changes a sum by itself and by nothing else, in any
+order, on any number of threads or machines. Kernels, their twins and all who state a bound share these
 numbers; proofs rest on them.
 """
 
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-_BITS = 21  # numbers below 2^22, of which 2^31 add up to less than 2^53
+_BITS = 29  # contributions are below 2^30 steps
+MOST_SUM = 2**61  # steps: 2^31 contributions, as many as a tensor has entries
 MOST_NUMBERS = 2**32  # in what one unit adds
 BELOW_ONE = 1 - 2.0**-20  # lengths of so many numbers are rounded by less: stay below the bound
 
@@ -24,5 +25,6 @@ def grid(bound: float) -> float:
 
 
 def cut(values: Any, step: float) -> Any:
-    """Towards zero to multiples of a power of two: sums are then exact."""
-    return np.trunc(values / step) * step
+    """Whole steps, towards zero; what is no finite number is let through as nothing."""
+    steps = np.asarray(values / step)
+    return np.trunc(np.where(np.isfinite(steps), steps, 0.0)).astype(np.int64)

@@ -3,35 +3,72 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import numpy as np
 
+from sfumato.errors import SettingError
+from sfumato.types import Array
+
+Sampler = Literal["sfumato", "opendp"]
+
+
+class Words:
+    """Independent streams of random words: AES in counter mode, each with a range of counters."""
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers import algorithms
+
+        self._cipher = algorithms.AES(key)
+
+    def stream(self, number: int) -> Callable[[int], Array]:
+        """Gives so many words more at every call; two calls of this with one number give the same."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, modes
+
+        counter = modes.CTR((number << 64).to_bytes(16))
+        encryptor: Any = Cipher(self._cipher, counter).encryptor()
+        return lambda count: np.frombuffer(encryptor.update(bytes(8 * count)), "<u8")
+
 
 class Entropy:
-    """The source of all noise of one fit.
+    """The source of all noise of one fit: keys of AES in counter mode, from the operating system.
 
-    Without a seed, released noise is drawn by OpenDP's exact samplers and noise inside compiled
-    kernels by AES in counter mode, keyed by the operating system. With a seed the same laws are drawn
-    by NumPy's default generator, so that a run can be repeated: whoever knows the seed can subtract
-    the noise, so a seeded result is for experiments.
+    With a seed the keys follow from it, and the same code draws noise that can be repeated: whoever
+    knows the seed can subtract it, so a seeded result is for experiments. ``sampler`` says who draws
+    exact noise: OpenDP's has its own keys and cannot be seeded.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
-        self.seed = seed
-        self._seeded = None if seed is None else np.random.default_rng(seed)
+    def __init__(self, seed: int | None = None, sampler: Sampler = "sfumato") -> None:
+        if seed is not None and sampler != "sfumato":
+            raise SettingError("OpenDP's sampler cannot be seeded: leave out the seed, or the sampler")
+        if sampler == "opendp" and find_spec("opendp") is None:
+            raise SettingError(
+                "OpenDP is not installed: pip install 'sfumato[opendp]', or leave out the sampler"
+            )
+        self.seed, self.sampler = seed, sampler
+        self._seeds = None if seed is None else np.random.SeedSequence(seed)
 
     @property
-    def exact(self) -> bool:
-        """Whether OpenDP's samplers are to be used where they have the law."""
-        return self._seeded is None
+    def seeded(self) -> bool:
+        return self._seeds is not None
+
+    def _key(self) -> bytes:
+        """A new one at every call."""
+        if self._seeds is None:
+            return os.urandom(16)
+        return self._seeds.spawn(1)[0].generate_state(2, np.uint64).tobytes()
+
+    def words(self) -> Words:
+        """For exact noise."""
+        return Words(self._key())
 
     def generator(self) -> np.random.Generator:
-        """A generator for noise in floating-point arithmetic, for compiled kernels too."""
-        if self._seeded is not None:
-            return self._seeded.spawn(1)[0]
+        """For noise in floating-point arithmetic, in compiled kernels too, and for whole numbers."""
         from randomgen import AESCounter
 
-        return np.random.Generator(AESCounter(key=int.from_bytes(os.urandom(16))))
+        return np.random.Generator(AESCounter(key=int.from_bytes(self._key())))
 
     def public_seed(self) -> int:
         """A seed for random choices that hide nothing, such as starting points."""

@@ -37,7 +37,8 @@ class Guarantee:
     trust : who sees more than is released, and has to be trusted with it. Guarantees that were written
         before they said so are those of a trusted holder.
     tuning : how settings were chosen by looking at the data, where they were; it is paid for.
-    exact : whether the noise comes from exact samplers, not floating-point ones.
+    exact : whether all noise comes from exact samplers, not floating-point ones; ``sampler`` says whose.
+        Guarantees that were written before they said so have OpenDP's.
     seeded : whether the noise can be repeated by whoever knows the seed.
     warnings : what makes the promise worth little, where something does: a huge epsilon, few levels.
     fits, total_epsilon : of the ledger, this fit included; None without a ledger. The total is also
@@ -70,6 +71,7 @@ class Guarantee:
     tuning: str | None = None
     warnings: tuple[str, ...] = ()
     trust: str = HOLDER_IS_TRUSTED
+    sampler: str = "OpenDP's samplers"
 
     @property
     def joint(self) -> bool:
@@ -170,7 +172,7 @@ class Guarantee:
         if self.seeded:
             return "seeded, for experiments: whoever knows the seed can take the noise off again"
         if self.exact:
-            return "exact samplers, keyed by the operating system"
+            return f"exact: {self.sampler}, keyed by the operating system"
         return "idealised: real numbers are assumed where floating-point ones are used"
 
     def _ledger(self) -> str:

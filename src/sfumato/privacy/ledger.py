@@ -153,7 +153,7 @@ class Ledger:
         try:
             with self._opened() as append:
                 costs = self._admitted([charge.mechanism.event for charge in charges], append)
-                number, doubtful = self.fits + 1, not (proven and entropy.exact)
+                number, doubtful = self.fits + 1, not proven or entropy.seeded
                 planned = [
                     Charged(number, charge.label, charge.mechanism.event, doubtful, cost)
                     for charge, cost in zip(charges, costs, strict=True)

@@ -8,15 +8,13 @@ noise over the sensitivity. Proofs: ``proofs/mechanisms.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 from math import ceil, exp, expm1, frexp, inf, isfinite, sqrt
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.threads import available_threads, run
+from sfumato.kernels.discrete import MOST_SCALE, DiscreteLaw
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
@@ -28,13 +26,13 @@ from sfumato.privacy.events import (
     SampledGaussianEvent,
     ZCDPEvent,
 )
+from sfumato.privacy.sampling import with_noise
 from sfumato.records import record
 from sfumato.types import Array
 
-_GRID_BITS = 60  # exact samplers work on a grid this many powers of two below the noise
-_HAIR = 1e-12  # by which a bound is enlarged, for the roundings of this module's own arithmetic
+_HAIR = 1e-12  # by which noise is enlarged, for the roundings of this module's own arithmetic
+_ROUNDING = 4.0  # steps of noise more that make up for the Gaussian's law being on a grid
 _MOST_CATEGORIES = 1 << 20
-_WORTH_THREADS = 1000  # numbers: an exact sampler takes about 10 microseconds for each
 
 
 @record
@@ -90,15 +88,10 @@ class Laplace(Scaled):
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         if self.single and not clipped.single:
             raise SettingError("this mechanism is for data of which one coordinate changes")
-        scale = self.noise_multiplier * _finite(clipped.l1, "L1")
-        if entropy.exact:
-            grid = _grid(scale)
-            # Rounding to the grid moves each number, the grid's own law costs two steps more.
-            scale = self.noise_multiplier * _enlarged(clipped.l1, (clipped.values.size + 2) * 2.0**grid)
-            values = _opendp_floats("make_laplace", "l1_distance", clipped.values, scale, grid)
-        else:
-            values = clipped.values + entropy.generator().laplace(0.0, scale, clipped.values.shape)
-        return Noisy(values, self.deviation(clipped.l1))
+        # The grid's own law costs two steps more where it is accounted as a whole.
+        room = 2 * clipped.step if self.single else 0.0
+        scale = self.noise_multiplier * (_finite(clipped.l1, "L1") + room)
+        return _released(clipped, "geometric", scale, self.deviation(clipped.l1), entropy)
 
 
 @record
@@ -106,8 +99,8 @@ class Laplace(Scaled):
 class VectorLaplace(Scaled):
     """Noise with density proportional to exp(-|n| / s): uniform direction, Gamma length.
 
-    One vector for all numbers; ``s`` is ``noise_multiplier`` times the L2 sensitivity. OpenDP has no
-    sampler for it: always idealised arithmetic.
+    One vector for all numbers; ``s`` is ``noise_multiplier`` times the L2 sensitivity. No sampler is
+    known that draws it exactly: always idealised arithmetic.
     """
 
     @property
@@ -120,7 +113,7 @@ class VectorLaplace(Scaled):
         noise = generator.standard_normal(clipped.values.shape)
         if size > 0:
             noise *= generator.gamma(size, scale) / np.linalg.norm(noise)
-        return Noisy(clipped.values + noise, scale * sqrt(size + 1))
+        return Noisy(clipped.numbers + noise, scale * sqrt(size + 1))
 
 
 @record
@@ -143,7 +136,7 @@ class RowwiseVectorLaplace(Scaled):
         direction = generator.standard_normal((clipped.values.size // max(size, 1), size))
         length = generator.gamma(size, scale, direction.shape[0])
         noise = direction * (length / np.linalg.norm(direction, axis=1))[:, None]
-        return Noisy(clipped.values + noise.reshape(shape), scale * sqrt(size + 1))
+        return Noisy(clipped.numbers + noise.reshape(shape), scale * sqrt(size + 1))
 
 
 @record
@@ -160,38 +153,13 @@ class Gaussian(Scaled):
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         scale = self.noise_multiplier * _finite(clipped.l2, "L2")
-        if entropy.exact:
-            grid = _grid(scale)
-            # The hair also pays for the difference between the law on the grid and the Gaussian.
-            scale = self.noise_multiplier * _enlarged(clipped.l2, sqrt(clipped.values.size) * 2.0**grid)
-            values = _opendp_floats("make_gaussian", "l2_distance", clipped.values, scale, grid)
-        else:
-            values = clipped.values + entropy.generator().normal(0.0, scale, clipped.values.shape)
-        return Noisy(values, self.deviation(clipped.l2))
+        scale = sqrt(scale**2 + (_ROUNDING * clipped.step) ** 2)
+        return _released(clipped, "gaussian", scale, self.deviation(clipped.l2), entropy)
 
 
 @record
 @dataclass(frozen=True)
-class IdealGaussian(Scaled):
-    """The same law in floating-point arithmetic, from a cryptographic generator.
-
-    For many numbers that are rounded on the way, as sums over a stream are: an exact sampler would cost
-    a hundred times as much and promise no more. A guarantee says that its arithmetic is idealised.
-    """
-
-    @property
-    def event(self) -> Event:
-        return GaussianEvent(self.noise_multiplier)
-
-    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
-        scale = self.noise_multiplier * _finite(clipped.l2, "L2")
-        noise = entropy.generator().standard_normal(clipped.values.shape)
-        return Noisy(clipped.values + scale * noise, scale)
-
-
-@record
-@dataclass(frozen=True)
-class GaussianPerBlock(IdealGaussian):
+class GaussianPerBlock(Gaussian):
     """Such noise on an answer of every block of the data, where each unit is in one block only.
 
     One charge for all of them: a unit is seen through the noise of its own block alone (parallel
@@ -213,14 +181,8 @@ class Geometric(Scaled):
         return sqrt(2) * exp(-inverse / 2) / -expm1(-inverse)
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
-        scale = self.noise_multiplier * _enlarged(_finite(clipped.l1, "L1"))
-        whole = _whole(clipped.values)
-        if entropy.exact:
-            values = _opendp_whole("make_geometric", "l1_distance", "i64", whole, scale)
-        else:  # the difference of two geometric numbers
-            drawn = entropy.generator().geometric(-expm1(-1 / scale), (2, *whole.shape))
-            values = whole + drawn[0] - drawn[1]
-        return Noisy(values, self.deviation(clipped.l1))
+        scale = self.noise_multiplier * _finite(clipped.l1, "L1")
+        return Noisy(_on_whole(clipped, "geometric", scale, entropy), self.deviation(clipped.l1))
 
 
 @record
@@ -244,13 +206,8 @@ class DiscreteGaussian(Scaled):
         return float(np.sqrt(weights @ n**2 / weights.sum()))
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
-        scale = self.noise_multiplier * _enlarged(_finite(clipped.l2, "L2"))
-        whole = _whole(clipped.values)
-        if entropy.exact:
-            values = _opendp_whole("make_gaussian", "l2_distance", "f64", whole, scale)
-        else:
-            values = whole + _discrete_gaussian(whole.shape, scale, entropy.generator())
-        return Noisy(values, self.deviation(clipped.l2))
+        scale = self.noise_multiplier * _finite(clipped.l2, "L2")
+        return Noisy(_on_whole(clipped, "gaussian", scale, entropy), self.deviation(clipped.l2))
 
 
 @record
@@ -259,7 +216,7 @@ class RandomisedResponse:
     """One of ``categories`` answers: the true one with probability e^eps / (e^eps + k - 1).
 
     Takes whole numbers from 0 to k - 1, each independently of the others; a value may be replaced.
-    Drawn in whole numbers throughout, so that it is exact without OpenDP, which is slow at it.
+    Drawn in whole numbers throughout, so that it is exact.
     """
 
     epsilon: float
@@ -302,7 +259,7 @@ class RandomisedResponse:
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         if not clipped.single:
             raise SettingError("randomised response is for data of which one coordinate changes")
-        whole = _whole(clipped.values)
+        whole = clipped.values
         if whole.size and (whole.min() < 0 or whole.max() >= self.categories):
             raise SettingError(f"answers must be whole numbers from 0 to {self.categories - 1}")
         generator = entropy.generator()
@@ -366,72 +323,26 @@ def _finite(bound: float, norm: str) -> float:
     return bound
 
 
-def _whole(values: Array) -> Array:
-    if values.dtype.kind not in "iu":
-        raise SettingError(f"this mechanism is for whole numbers, got {values.dtype}")
-    return values.astype(np.int64)
+Kind = Literal["gaussian", "geometric"]
 
 
-# -- exact samplers -------------------------------------------------------------------------------
+def _released(clipped: Clipped, kind: Kind, scale: float, deviation: float, entropy: Entropy) -> Noisy:
+    """Numbers with exact noise on their grid.
+
+    Where it is so large that no sum of as many entries as there can be shows in it, sums are left out:
+    what is released is noise alone.
+    """
+    values, step, steps = clipped.values, clipped.step, scale * (1 + _HAIR) / clipped.step
+    if steps > MOST_SCALE:
+        coarser = 2.0 ** (frexp(steps)[1] - frexp(MOST_SCALE)[1] + 1)
+        values, step, steps = np.zeros_like(values), step * coarser, steps / coarser
+    return Noisy(with_noise(values, DiscreteLaw(kind, steps), entropy) * step, deviation)
 
 
-def _grid(scale: float) -> int:
-    """The exponent of the grid for noise of a scale: fine enough to cost next to nothing."""
-    return frexp(scale)[1] - _GRID_BITS
-
-
-def _enlarged(bound: float, rounding: float = 0.0) -> float:
-    """A bound with room for rounding: of the numbers to a grid, and of our own arithmetic."""
-    return (bound + rounding) * (1 + _HAIR)
-
-
-def _opendp() -> Any:
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    return dp
-
-
-def _opendp_floats(maker: str, metric: str, values: Array, scale: float, grid: int) -> Array:
-    """Noise on multiples of 2^grid; floating-point noise would show its low bits (Mironov 2012)."""
-    if values.size == 0:
-        return values.astype(np.float64)
-    dp = _opendp()
-    given, noisy = values.astype(np.float64).ravel(), np.empty(values.size)
-
-    def draw(piece: slice) -> None:
-        domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=given[piece].size)
-        measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=float), scale=scale, k=grid)
-        noisy[piece] = measure(given[piece].tolist())
-
-    # Noise on each number is drawn by itself: pieces can be drawn side by side.
-    threads = available_threads() if values.size >= _WORTH_THREADS else 1
-    cuts = np.linspace(0, values.size, threads + 1).astype(int).tolist()
-    run([partial(draw, slice(*ends)) for ends in pairwise(cuts)], threads)
-    return noisy.reshape(values.shape)
-
-
-def _opendp_whole(maker: str, metric: str, distance: str, values: Array, scale: float) -> Array:
-    if values.size == 0:
-        return values
-    dp = _opendp()
-    domain = dp.vector_domain(dp.atom_domain(T="i64"), size=values.size)
-    measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=distance), scale=scale)
-    return np.array(measure(values.ravel().tolist()), np.int64).reshape(values.shape)
-
-
-# -- the same laws from a seed --------------------------------------------------------------------
-
-
-def _discrete_gaussian(shape: tuple[int, ...], scale: float, generator: np.random.Generator) -> Array:
-    """Rejection from two-sided geometric noise, as Canonne, Kamath and Steinke do."""
-    out = np.empty(int(np.prod(shape)), np.int64)
-    missing, t = np.arange(out.size), int(scale) + 1
-    while missing.size:
-        drawn = generator.geometric(-expm1(-1 / t), (2, missing.size))
-        candidate = drawn[0] - drawn[1]
-        log_accept = -((np.abs(candidate) - scale**2 / t) ** 2) / (2 * scale**2)
-        kept = generator.standard_exponential(missing.size) > -log_accept
-        out[missing[kept]] = candidate[kept]
-        missing = missing[~kept]
-    return out.reshape(shape)
+def _on_whole(clipped: Clipped, kind: Kind, scale: float, entropy: Entropy) -> Array:
+    """Whole numbers with exact noise; they stay whole numbers."""
+    if clipped.step != 1:
+        raise SettingError(f"this mechanism is for whole numbers, got multiples of {clipped.step:g}")
+    if scale > MOST_SCALE / 2:
+        raise SettingError(f"noise of {scale:.3g} is beyond the range of whole numbers")
+    return with_noise(clipped.values, DiscreteLaw(kind, scale * (1 + _HAIR)), entropy)

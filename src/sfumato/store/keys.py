@@ -1,4 +1,4 @@
-"""Ed25519 keys in PEM files. Needs the package ``cryptography``, which the extra ``sign`` installs."""
+"""Ed25519 keys in PEM files."""
 
 from __future__ import annotations
 

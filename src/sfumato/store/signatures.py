@@ -11,11 +11,11 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 from sfumato.checks import as_path
-from sfumato.errors import ModelFileError, SettingError, SignatureError
+from sfumato.errors import ModelFileError, SignatureError
+from sfumato.store import keys
 from sfumato.store.manifest import Contents, existing_folder, read_folder
 from sfumato.store.names import MANIFEST, NEW_SIGNATURE, NOT_FOR_RELEASE, RELEASE, SIGNATURE
 from sfumato.store.reading import SMALL, damage, parse_json, read_file
@@ -30,7 +30,7 @@ def new_key(file: _PathLike) -> Path:
 
     Neither file may exist. The public key is for everybody who is to verify.
     """
-    private, public = _keys().new_pair()
+    private, public = keys.new_pair()
     path = as_path("file", file)
     beside = path.with_name(f"{path.name}.pub")
     if os.path.lexists(beside):
@@ -50,7 +50,7 @@ def sign(folder: _PathLike, key: _PathLike) -> str:
     Of a private fit's folder its release is signed. All files are held against the manifest first; none
     of them is touched, and a signature that was there is replaced.
     """
-    private = _keys().read_private(as_path("key", key))
+    private = keys.read_private(as_path("key", key))
     contents = _contents(folder)
     public = private.public_key().public_bytes_raw()
     signature = {
@@ -67,7 +67,7 @@ def verify(folder: _PathLike, key: _PathLike) -> str:
 
     Whatever is wrong is a ``ModelFileError``: a ``SignatureError`` where it is the signature.
     """
-    public = _keys().read_public(as_path("key", key))
+    public = keys.read_public(as_path("key", key))
     contents = _contents(folder)
     signature = _read_signature(contents.path)
     if signature is None:
@@ -78,7 +78,7 @@ def verify(folder: _PathLike, key: _PathLike) -> str:
             f"{contents.path} was signed by another key: {fingerprint(signature.key)}, where {key} is "
             f"{fingerprint(mine)}"
         )
-    if not _keys().is_signed(public, signature.signature, _message(contents)):
+    if not keys.is_signed(public, signature.signature, _message(contents)):
         raise SignatureError(
             f"the signature of {contents.path} is wrong: this is not the release that was signed"
         )
@@ -100,16 +100,6 @@ def fingerprint(public: bytes) -> str:
     """A short name of a public key, which no other key has."""
     digest = hashlib.sha256(public).hexdigest()[:32]
     return ":".join(digest[place : place + 4] for place in range(0, len(digest), 4))
-
-
-def _keys() -> ModuleType:
-    try:
-        from sfumato.store import keys
-    except ImportError as error:
-        raise SettingError(
-            'signatures need the package cryptography: pip install "sfumato[sign]"'
-        ) from error
-    return keys
 
 
 class _Signature(NamedTuple):

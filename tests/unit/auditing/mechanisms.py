@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from on_grid import on_grid
 
-from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Laplace, PurePass
 from sfumato.solvers.private.passes import PrivatePasses
@@ -69,7 +69,7 @@ class RowSums(Silent):
         return np.clip(values, *self.bounds(state, values))
 
     def noisy(self, sums, width, draw):
-        return draw.release(Clipped(sums, width, width, single=True)).values
+        return draw.release(on_grid(sums, width, width, single=True)).values
 
     def answer(self, state, site, draw):
         tensor = site.tensor

@@ -172,6 +172,19 @@ def test_a_private_fit_is_shown_beside_private_baselines(ratings, tmp_path):
         assert name.encode() not in written
 
 
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [([], "exact: sfumato's samplers over AES"), (["--sampler", "opendp"], "exact: OpenDP's samplers")],
+    ids=["by default", "opendp"],
+)
+def test_the_sampler_can_be_chosen_and_is_named(ratings, tmp_path, asked, named):
+    out = tmp_path / "m"
+    done = run("complete", ratings, *COLUMNS, *BIAS, "--unit", "entry", *asked, "--out", out)
+    assert done.exit_code == 0, done.output
+    for shown in (done.stdout, run("explain", out / "release").stdout):
+        assert named in " ".join(shown.split())
+
+
 def test_json_has_no_private_baselines(ratings, tmp_path):
     shown = json.loads(held_out(ratings, tmp_path / "m", "--method", "gradient", "--json").stdout)
     assert [each["name"] for each in shown["held_out"]] == [*NAMES[:2], NAMES[-1]]
@@ -414,6 +427,11 @@ def test_the_default_rank_does_not_depend_on_what_occurs(ratings, tmp_path):
         (["--epsilon", "1", "--unit", "entry"], "--labels-are-public"),
         (["--epsilon", "1", "--unit", "value", "--analysis", "paper"], "--force"),
         (["--epsilon", "1", "--unit", "value", "--noise-seed", "1"], "--force"),
+        (["--sampler", "opendp"], "--sampler needs --epsilon"),
+        (
+            ["--epsilon", "1", "--unit", "value", "--noise-seed", "1", "--force", "--sampler", "opendp"],
+            "cannot be seeded",
+        ),
         (["--epsilon", "1", "--unit", "entry", "--labels-are-public", "--method", "gradient"], "delta"),
         (["--epsilon", "1", "--unit", "entry", "--public-entries", "0"], "entries"),
         (["--epsilon", "1", "--unit", "entry", "--ledger-limit", "1"], "ledger"),

@@ -53,7 +53,7 @@ def test_weighted_counts_are_those_that_units_give():
     data = sf.synthetic.typical(facts.modes, 20_000, seed=3).tensor
     solver = sf.PrivateBiases()
     for mode in (1, 2):
-        counted = CountsQuery(solver._known(facts), mode).clipped(Site(data, 1)).values
+        counted = CountsQuery(solver._known(facts), mode).clipped(Site(data, 1)).numbers
         assert outlook.counts[mode].sum() == pytest.approx(counted.sum(), rel=0.05)
 
 

@@ -6,12 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from on_grid import on_grid
 
 import sfumato as sf
 from sfumato.fit.admit import Protected, admit
 from sfumato.fit.choose import open_ledger
 from sfumato.models.own_prior import OwnPrior
-from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.clipping import rounded
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Draw
@@ -34,7 +35,7 @@ class MeansQuery(WholeQuery):
         tensor, half = site.tensor, self.facts.half
         centred = np.clip(tensor.values - self.facts.middle, -half, half)
         sums = np.bincount(tensor.coordinates[self.mode], centred, tensor.shape[self.mode])
-        return Clipped(sums, np.inf, half)
+        return on_grid(sums, np.inf, half)
 
 
 @dataclass(frozen=True)
@@ -600,10 +601,10 @@ def test_a_fit_whose_arithmetic_breaks_down_has_diverged(monkeypatch):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_sums_that_left_the_range_are_not_released(value, monkeypatch):
-    """A sampler gives the largest number there is for infinity, without noise."""
+    """As whole numbers they would be anything."""
     drawn, release = [], Draw.release
     monkeypatch.setattr(Draw, "release", lambda *given: drawn.append(release(*given)))
-    monkeypatch.setattr(ConstantQuery, "clipped", lambda *_: Clipped(np.array([value]), 1.0, 1.0))
+    monkeypatch.setattr(ConstantQuery, "clipped", lambda *_: rounded(np.array([value]), 1.0))
     tensor = sf.synthetic.ratings_like(20, 15, 4, 300)
     privacy = sf.Privacy(1.0, 1e-6, unit="entry", method="bias", public=sf.Public(300, labels=True))
     with pytest.raises(DivergedError, match="nothing was drawn"):

@@ -103,25 +103,25 @@ def test_neighbours_stay_within_the_bound(kind, seed):
             other = model.copy()
             other.factors[0][user] = rng.normal(0, 50)
         after = statistic(score, other, cells[:, kept], changed[kept])
-        assert abs(before.values[0] - after.values[0]) <= before.l2 == before.l1
+        assert abs(before.numbers[0] - after.numbers[0]) <= before.l2 == before.l1
 
 
 def test_the_bounds_are_reached():
     cells, model = np.array([[0, 0], [0, 1]]), CPModel.zeros((6, 5), 1, np.float64).with_mean(1.0)
     for score, bound in ((score_for(sf.Entry()), 0.5), (score_for(sf.Unit("user"), entries=1), 0.5)):
         none, some = (statistic(score, model, cells[:, :n], np.full(n, 5.0)) for n in (0, 1))
-        assert some.values[0] - none.values[0] == some.l2 == bound
+        assert some.numbers[0] - none.numbers[0] == some.l2 == bound
     for unit, local in ((sf.Entry(), 0), (sf.Value(), None), (sf.UnitValues("user", 2), None)):
         score = score_for(unit, local, entries=1)
         right, wrong = (statistic(score, model, cells[:, :1], np.full(1, x)) for x in (1.0, 5.0))
-        assert wrong.values[0] - right.values[0] == wrong.l2 == 1.0
+        assert wrong.numbers[0] - right.numbers[0] == wrong.l2 == 1.0
 
 
 def test_many_entries_of_a_user_count_as_few():
     score, rng = score_for(sf.Unit("user")), np.random.default_rng(0)
     model, cells = a_model(rng), np.array([[0] * 5, range(5)])
     alike = [statistic(score, model, np.repeat(cells, n, axis=1), np.full(5 * n, 2.0)) for n in (1, 9)]
-    assert alike[0].values[0] == pytest.approx(alike[1].values[0])
+    assert alike[0].numbers[0] == pytest.approx(alike[1].numbers[0])
 
 
 # -- what it costs --------------------------------------------------------------------------------

@@ -1,30 +1,33 @@
-"""Lines of vectors: cutting towards zero."""
+"""Lines of vectors: cutting towards zero, and adding as whole numbers."""
 
 import numpy as np
-import pytest
 
 from sfumato.kernels.numba.compiler import kernel
-from sfumato.kernels.numba.simd import aligned_zeros, lanes, load, store, truncate
+from sfumato.kernels.numba.simd import add_whole, aligned_zeros, lanes, load
 
 
 @kernel
-def _cut(numbers):
-    store(numbers, 0, truncate(load(numbers, 0)))
+def _add(sums, numbers):
+    add_whole(sums, 0, load(numbers, 0))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_truncate_cuts_towards_zero(dtype):
-    edge = [1.7, -1.7, -0.2, 0.0, np.inf, -np.inf, np.nan, np.nextafter(dtype(2), dtype(0))]
-    numbers = aligned_zeros((lanes(dtype),), dtype)
+def test_numbers_are_cut_towards_zero_and_added_as_whole_ones():
+    edge = [1.7, -1.7, -0.2, 0.0, -0.0, 2.0**51 - 1, -(2.0**51) + 1, np.nextafter(2.0, 0.0)]
+    numbers = aligned_zeros((lanes(np.float64),), np.float64)
     numbers[: len(edge)] = edge
-    expected = np.trunc(numbers)
-    _cut(numbers)
-    np.testing.assert_array_equal(numbers, expected)
-    assert numbers[7] == 1
+    sums = aligned_zeros(numbers.shape, np.int64)
+    sums[:] = 2**61
+    _add(sums, numbers)
+    assert (sums - 2**61).tolist() == [int(number) for number in numbers]
+    _add(sums, numbers)
+    assert (sums - 2**61).tolist() == [2 * int(number) for number in numbers]
 
 
-def test_truncate_leaves_large_numbers_as_they_are():
-    numbers = aligned_zeros((8,), np.float64)
-    numbers[:4] = 2.0**52 + 1, -(2.0**60), 1e300, 2.0**51 + 0.5
-    _cut(numbers)
-    assert numbers[:4].tolist() == [2.0**52 + 1, -(2.0**60), 1e300, 2.0**51]
+def test_random_numbers_are_cut_as_python_cuts_them():
+    rng = np.random.default_rng(0)
+    numbers = aligned_zeros((lanes(np.float64),), np.float64)
+    for _ in range(300):
+        numbers[:] = rng.normal(size=numbers.size) * 2.0 ** rng.integers(-3, 48, numbers.size)
+        sums = aligned_zeros(numbers.shape, np.int64)
+        _add(sums, numbers)
+        assert sums.tolist() == [int(number) for number in numbers]

@@ -72,7 +72,7 @@ def test_everything_that_says_what_was_spent_rounds_up(tmp_path):
     ledger = Ledger(Value(), Budget(0.2), tmp_path / "ledger")
     charge = Charge("one", Laplace(1 / 0.12341))
     with ledger.reserve([charge], Entropy(0)) as reservation:
-        reservation.ask(lambda draw: draw.release(Clipped(np.zeros(1), 1.0, 1.0)))
+        reservation.ask(lambda draw: draw.release(Clipped(np.zeros(1, np.int64), 1.0, 1.0)))
     with (
         pytest.raises(
             BudgetError, match=r"spent epsilon 0\.1235, and with this one it would be 0\.2469 "

@@ -6,20 +6,20 @@ import os
 
 import numpy as np
 import pytest
+from on_grid import on_grid
 
 from sfumato.errors import SettingError
 from sfumato.privacy import ledger_file as ledger_module
 from sfumato.privacy.account import read_ledger
 from sfumato.privacy.accounting import calibrate, epsilon_of
 from sfumato.privacy.budgets import ZCDP, Budget
-from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent, PureEvent
 from sfumato.privacy.ledger import BudgetError, Charge, Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, PoissonGaussian
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 
-CLIPPED = Clipped(np.zeros(3), 1.0, 1.0)
+CLIPPED = on_grid(np.zeros(3), 1.0, 1.0)
 
 
 def charges(*epsilons):

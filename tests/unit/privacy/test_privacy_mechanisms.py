@@ -1,4 +1,4 @@
-"""Clipping, entropy and mechanisms: what the contract tests do not say for all of them."""
+"""Entropy and mechanisms: what the contract tests do not say for all of them."""
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -7,11 +7,17 @@ from math import exp, inf, sqrt
 import numpy as np
 import opendp.prelude as dp
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from on_grid import on_grid
 
 from sfumato.errors import SettingError
-from sfumato.privacy import mechanisms
-from sfumato.privacy.clipping import Clipped, NotFiniteError, clip_values
-from sfumato.privacy.entropy import Entropy
+from sfumato.fit.request import Privacy
+from sfumato.kernels.discrete import MOST_SCALE
+from sfumato.kernels.grid import grid
+from sfumato.privacy import entropy as entropy_module
+from sfumato.privacy import mechanisms, sampling
+from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.entropy import Entropy, Words
 from sfumato.privacy.events import LaplaceEvent, PureEvent, Repeated, SampledGaussianEvent, ZCDPEvent
 from sfumato.privacy.mechanisms import (
     DiscreteGaussian,
@@ -23,52 +29,15 @@ from sfumato.privacy.mechanisms import (
     RandomisedResponse,
     VectorLaplace,
 )
+from sfumato.privacy.sampling import with_noise
 
-# -- clipping -------------------------------------------------------------------------------------
-
-
-def test_clipping_values_by_the_table():
-    values = np.array([2.0, 7.0, -3.0, np.inf, -np.inf, np.nan])
-    clipped = clip_values(values, 1, 5)
-    assert clipped.values.tolist() == [2, 5, 1, 5, 1, 3]
-    assert clipped.single
-    assert 4 <= clipped.l1 == clipped.l2 < 4.000001
-    assert np.isnan(values[-1])  # the data are left as they were
-    assert clip_values(np.array(7), 1, 5).values == 5
-
-
-def test_single_precision_does_not_widen_the_bounds():
-    clipped = clip_values(np.array([-9, 9], np.float32), -0.1, 0.7)
-    assert clipped.values.dtype == np.float64
-    assert clipped.values.tolist() == [-0.1, 0.7]
-
-
-@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (0, inf), (-inf, 0), (np.nan, 1)])
-def test_values_need_bounds(low, high):
-    with pytest.raises(SettingError, match="bounds"):
-        clip_values(np.ones(2), low, high)
+# -- bounds -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", [0, -1, inf, np.nan])
 def test_numbers_need_a_bound(bound):
     with pytest.raises(SettingError, match="bound"):
-        Clipped(np.ones(2), bound, bound)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_never_released(value):
-    """Of infinity OpenDP makes the largest number there is, without noise."""
-    for values in (
-        np.array([value]),
-        np.array([[0.0, 1.0], [value, 2.0]]),
-        np.array([value], np.float32),
-    ):
-        with pytest.raises(NotFiniteError, match="nothing was drawn"):
-            Clipped(values, 1.0, 1.0)
-    for kept in (np.zeros(0), np.array([1e308, -1e308]), np.array([2**62]), np.array([True])):
-        assert Clipped(kept, 1.0, 1.0).values is kept
-    whatever = np.array([value, 1.0, -1.0])
-    assert np.isfinite(clip_values(whatever, -2.0, 3.0).values).all()
+        Clipped(np.ones(2, np.int64), bound, bound)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, 0.0, -1.0])
@@ -79,7 +48,7 @@ def test_no_bound_is_nan_or_zero(wrong):
         {"l1": 1.0, "l2": 1.0, "rowwise": wrong},
     ):
         with pytest.raises(SettingError, match="above zero"):
-            Clipped(np.zeros(2), **bounds)
+            Clipped(np.zeros(2, np.int64), **bounds)
 
 
 # -- entropy --------------------------------------------------------------------------------------
@@ -94,11 +63,49 @@ def test_generators_of_one_seed_differ_from_each_other():
 
 def test_no_seed_is_the_operating_systems():
     entropy = Entropy()
-    assert entropy.exact
-    assert not Entropy(0).exact
+    assert not entropy.seeded
+    assert Entropy(0).seeded
     drawn = {entropy.generator().random() for _ in range(5)} | {Entropy().generator().random()}
     assert len(drawn) == 6
     assert entropy.public_seed() != entropy.public_seed()
+
+
+def test_words_of_one_key_have_streams_of_their_own():
+    words, again = Entropy(5).words(), Entropy(5).words()
+    first = words.stream(0)(100)
+    assert (again.stream(0)(100) == first).all()
+    stream = words.stream(0)
+    assert np.concatenate([stream(33), stream(67)]).tolist() == first.tolist()  # half a block is kept
+    others = [words.stream(number)(100) for number in (1, 2, 2**60)] + [
+        Entropy(6).words().stream(0)(100)
+    ]
+    assert len({word for each in (first, *others) for word in each.tolist()}) == 500
+
+
+def test_words_are_those_of_the_cipher():
+    """The block of NIST SP 800-38A, F.5.1 (AES-128), and counters that go up by one."""
+    key = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c")
+    cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    counter = bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
+    assert cipher.update(counter).hex() == "ec8cdf7398607cb0f2d21675ea9ea1e4"
+    blocks = b"".join(cipher.update(((3 << 64) + block).to_bytes(16)) for block in range(2))
+    assert Words(key).stream(3)(4).tobytes() == blocks
+
+
+def test_samplers():
+    with pytest.raises(SettingError, match="cannot be seeded"):
+        Entropy(3, "opendp")
+    with pytest.raises(SettingError, match="cannot be seeded"):
+        Privacy(epsilon=1.0, unit="value", seed=3, sampler="opendp")
+    with pytest.raises(SettingError, match="sampler"):
+        Privacy(epsilon=1.0, unit="value", sampler="dice")
+    assert Privacy(epsilon=1.0, unit="value", sampler="opendp").entropy().sampler == "opendp"
+
+
+def test_opendp_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(entropy_module, "find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"pip install 'sfumato\[opendp\]'"):
+        Entropy(sampler="opendp")
 
 
 # -- what OpenDP states is what is accounted ------------------------------------------------------
@@ -119,20 +126,24 @@ def made(monkeypatch):
     return measurements
 
 
+OPENDP = Entropy(sampler="opendp")
+
+
 @pytest.mark.parametrize("multiplier", [1e-3, 0.37, 1.0, 29.0, 1e6])
 @pytest.mark.parametrize("bound", [1e-9, 0.1, 3.0, 1e9])
 @pytest.mark.parametrize(("size", "threads"), [(1, 1), (1000, 1), (1000, 3)])
 def test_opendp_states_what_is_accounted(made, multiplier, bound, size, threads, monkeypatch):
-    monkeypatch.setattr(mechanisms, "available_threads", lambda: threads)
-    clipped = Clipped(np.zeros(size), bound, bound, single=True)
-    Laplace(multiplier).release(clipped, Entropy())
-    Gaussian(multiplier).release(clipped, Entropy())
+    monkeypatch.setattr(sampling, "available_threads", lambda: threads)
+    clipped = on_grid(np.zeros(size), bound, bound, grid(bound))
+    Laplace(multiplier).release(clipped, OPENDP)
+    Gaussian(multiplier).release(clipped, OPENDP)
     laplace, gaussian = made[:threads], made[threads:]
     assert len(gaussian) == threads
+    steps = bound / clipped.step
     # Threads draw pieces of the numbers: all of a change may lie in one of them, or a part in each.
     for one in ([1.0] + [0.0] * (threads - 1), [1 / threads] * threads):
-        epsilon = sum(piece.map(bound * part) for piece, part in zip(laplace, one, strict=True))
-        rho = sum(piece.map(bound * sqrt(part)) for piece, part in zip(gaussian, one, strict=True))
+        epsilon = sum(piece.map(int(steps * part)) for piece, part in zip(laplace, one, strict=True))
+        rho = sum(piece.map(steps * sqrt(part)) for piece, part in zip(gaussian, one, strict=True))
         assert 0.999999 / multiplier < epsilon <= 1 / multiplier
         assert 0.999999 / (2 * multiplier**2) < rho <= 1 / (2 * multiplier**2)
 
@@ -140,19 +151,57 @@ def test_opendp_states_what_is_accounted(made, multiplier, bound, size, threads,
 @pytest.mark.parametrize("multiplier", [0.37, 1.0, 29.0])
 def test_opendp_states_what_is_accounted_for_whole_numbers(made, multiplier):
     clipped = Clipped(np.zeros(10, np.int64), 3.0, 3.0)
-    Geometric(multiplier).release(clipped, Entropy())
-    DiscreteGaussian(multiplier).release(clipped, Entropy())
+    Geometric(multiplier).release(clipped, OPENDP)
+    DiscreteGaussian(multiplier).release(clipped, OPENDP)
     geometric, gaussian = made
     assert 0.999999 / multiplier < geometric.map(3) <= 1 / multiplier
     assert 0.999999 / (2 * multiplier**2) < gaussian.map(3.0) <= 1 / (2 * multiplier**2)
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-def test_the_grid_follows_the_noise(scale):
-    noisy = Gaussian(1.0).release(Clipped(np.full(50, 0.1 * scale), inf, scale), Entropy()).values
-    exponent = np.frexp(scale)[1] - 60
-    assert np.all(noisy / 2.0**exponent == np.rint(noisy / 2.0**exponent))
-    assert np.unique(noisy).size == 50
+# -- on a grid --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def laws(monkeypatch):
+    """The laws that are drawn from, and what their noise is added to."""
+    seen = []
+
+    def remember(values, law, entropy):
+        seen.append((law, values))
+        return with_noise(values, law, entropy)
+
+    monkeypatch.setattr(mechanisms, "with_noise", remember)
+    return seen
+
+
+@pytest.mark.parametrize("multiplier", [1e-3, 1.0, 1e5])
+@pytest.mark.parametrize("step", [2.0**-30, 1.0, 2.0**20])
+@pytest.mark.parametrize("bound", [0.9, 1.0, 1000.0])
+def test_noise_is_in_steps_of_the_numbers(laws, multiplier, step, bound):
+    """In fractions: never less than multiplier times bound, with what the grid's law costs."""
+    clipped = on_grid(np.zeros(3), bound * step, bound * step, step, single=True)
+    for mechanism in (Laplace(multiplier), Laplace(multiplier, single=True), Gaussian(multiplier)):
+        mechanism.release(clipped, Entropy(0))
+    pure, single, gaussian = (Fraction(law.scale) for law, _ in laws)
+    assert [law.kind for law, _ in laws] == ["geometric", "geometric", "gaussian"]
+    scale, hair = Fraction(multiplier) * Fraction(bound), 1 + Fraction(1, 10**11)
+    assert scale <= pure <= scale * hair
+    assert scale + 2 * Fraction(multiplier) <= single <= (scale + 2 * Fraction(multiplier)) * hair
+    assert scale**2 + 16 <= gaussian**2 <= (scale**2 + 16) * hair
+
+
+@pytest.mark.parametrize("epsilon", [1e-10, 1e-12, 1e-100])
+def test_noise_without_end_leaves_the_data_out(laws, epsilon):
+    """Sums of 2^31 entries would not show in it: nothing of them is let through."""
+    clipped = on_grid(np.full(2000, 1e5), 1.0, 1.0, grid(1.0))
+    for mechanism in (Laplace(1 / epsilon), Gaussian(1 / epsilon)):
+        noisy = mechanism.release(clipped, Entropy(0))
+        law, values = laws[-1]
+        assert not values.any()
+        assert law.scale <= MOST_SCALE
+        assert np.std(noisy.values) == pytest.approx(noisy.deviation, rel=0.2)
+    Gaussian(1e6).release(clipped, Entropy(0))
+    assert (laws[-1][1] == clipped.values).all()
 
 
 # -- single mechanisms ----------------------------------------------------------------------------
@@ -263,13 +312,16 @@ def test_deviation_of_discrete_noise_by_brute_force(scale):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("shape", [(1000,), (77, 13)])
 @pytest.mark.parametrize("kind", [Gaussian, Laplace])
-def test_exact_noise_drawn_by_threads_is_on_every_number_and_its_own(kind, shape, threads, monkeypatch):
-    monkeypatch.setattr(mechanisms, "available_threads", lambda: threads)
-    size = int(np.prod(shape))
+@pytest.mark.parametrize("sampler", ["sfumato", "opendp"])
+def test_exact_noise_drawn_by_threads_is_on_every_number_and_its_own(
+    sampler, kind, shape, threads, monkeypatch
+):
+    monkeypatch.setattr(sampling, "available_threads", lambda: threads)
+    size, entropy = int(np.prod(shape)), Entropy(sampler=sampler)
     values = 1e6 * np.arange(float(size)).reshape(shape)  # far apart: a mixed-up order would show
-    noise = kind(0.5).release(Clipped(values, 1.0, 1.0), Entropy()).values - values
+    noise = kind(0.5).release(on_grid(values, 1.0, 1.0), entropy).values - values
     assert np.abs(noise).max() < 1e3
     assert (noise != 0).all()
-    exact = kind(0.5).release(Clipped(0 * values, 1.0, 1.0), Entropy()).values
+    exact = kind(0.5).release(on_grid(0 * values, 1.0, 1.0, 2.0**-40), entropy).values
     assert exact.shape == shape
     assert np.unique(exact).size == size  # no stream is drawn from twice

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
+from on_grid import on_grid
 from scipy.optimize import minimize_scalar
 from scipy.stats import chisquare, norm, poisson
 
 from sfumato.errors import SettingError
 from sfumato.privacy.accounting import calibrate, covers, delta_of, epsilon_of, rho_of
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
     ApproximateEvent,
@@ -217,7 +217,7 @@ def test_cost_follows_from_the_draws_of_the_runs():
 def test_the_lowest_score_is_kept_and_all_is_charged_once_before(tmp_path):
     path = tmp_path / "ledger"
     ledger, made, charged = Ledger(Entry(), path=path), [], []
-    nothing = Clipped(np.zeros(1), 1.0, 1.0)
+    nothing = on_grid(np.zeros(1), 1.0, 1.0)
 
     def run(number, reservation):
         charged.append(path.read_text().count("RepeatAndSelect"))

@@ -1,6 +1,5 @@
 """Signatures of releases: whose they are, what they cover, and what is refused."""
 
-import builtins
 import json
 import os
 import shutil
@@ -95,24 +94,6 @@ def test_keys_of_another_kind(folder, tmp_path):
         sf.sign(folder, tmp_path / "p256")
     with pytest.raises(ModelFileError, match="not one of Ed25519"):
         sf.verify(folder, tmp_path / "p256.pub")
-
-
-def test_without_the_package_the_extra_is_named(folder, key, monkeypatch):
-    import sys
-
-    monkeypatch.delitem(sys.modules, "sfumato.store.keys", raising=False)
-    monkeypatch.delattr("sfumato.store.keys", raising=False)
-    real = builtins.__import__
-
-    def without(name, *args, **how):
-        if name.startswith("cryptography"):
-            raise ImportError(name)
-        return real(name, *args, **how)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    for use in (lambda: sf.sign(folder, key), lambda: sf.verify(folder, key)):
-        with pytest.raises(SettingError, match=r'pip install "sfumato\[sign\]"'):
-            use()
 
 
 # -- signatures -----------------------------------------------------------------------------------

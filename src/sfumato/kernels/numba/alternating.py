@@ -10,8 +10,8 @@ r, so that what an entry adds has a bounded length. Two kinds of sums over the e
 - *by unit*: a unit adds up what its entries have, weighted by level, and the whole vector over all
   levels is shortened to one bound.
 
-What is added is first cut to a grid (``kernels/grid.py``), so that sums are exact whatever their order,
-and threads can share the work.
+What is added is first cut to whole steps of a grid (``kernels/grid.py``), so that sums are exact
+whatever their order, and threads can share the work.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sfumato.kernels.numba.compiler import inlined, kernel
 from sfumato.kernels.numba.entrywise import bias_sum, design, dot, evaluate, row_width, workspace
 from sfumato.kernels.numba.simd import (
     add,
+    add_whole,
     aligned_zeros,
     element,
     line_length,
@@ -38,7 +39,6 @@ from sfumato.kernels.numba.simd import (
     spread_from,
     store,
     total,
-    truncate,
 )
 from sfumato.kernels.numba.threads import balanced_cuts, run, scratch
 from sfumato.records import record
@@ -157,11 +157,10 @@ def _shorten(x: Array, at: int, width: int, length: float) -> None:
 
 @inlined
 def _add_cut(x: Array, x_at: int, scale: float, step: float, width: int, out: Array, at: int) -> None:
-    """``out[at:] += scale x``, cut towards zero to multiples of ``step``."""
-    times, back = spread(x, scale / step), spread(x, step)
+    """``out[at:] += scale x`` in whole steps, cut towards zero."""
+    times = spread(x, scale / step)
     for b in range(0, width, line_length(x)):
-        cut = multiply(back, truncate(multiply(times, load(x, x_at + b))))
-        store(out, at + b, add(load(out, at + b), cut))
+        add_whole(out, at + b, multiply(times, load(x, x_at + b)))
 
 
 @inlined
@@ -220,7 +219,8 @@ def _by_entry(
                 value = _gather(p, index, block, rank, work, designs, e * depth)
                 target = element(values, begin + e) - mean - bias_sum(p, index)
                 target -= value
-                targets[e] = min(most, max(-most, target))
+                # What is no number lets nothing through.
+                targets[e] = 0.0 if np.isnan(target) else min(most, max(-most, target))
             _to_features(designs, metric, rank, depth, length, bias, x)
             for e in range(count):
                 _add_cut(x, e * wide, targets[e], step, width, out, here)
@@ -229,7 +229,10 @@ def _by_entry(
 def entry_sums(
     model: Multilinear, block: int, features: Features, entries: ByMode, threads: int
 ) -> Array:
-    """Sums by entry for each level; ``entries`` sorted by the block's mode (the core: by the first)."""
+    """Sums by entry for each level, in steps of the bound's grid.
+
+    ``entries`` are sorted by the block's mode; for the core, by the first.
+    """
     lead = max(block, 0)
     cuts = balanced_cuts(entries.starts, 0, model.shape[lead], threads)
     # Threads have rows of their own; the one row of a core is summed up afterwards.
@@ -300,7 +303,8 @@ def _by_unit(
                 value = _gather(p, index, block, rank, work, designs, e * depth)
                 target = element(values, begin + e) - mean - bias_sum(p, index)
                 target -= value
-                targets[e] = min(most, max(-most, target))
+                # What is no number lets nothing through.
+                targets[e] = 0.0 if np.isnan(target) else min(most, max(-most, target))
                 level = 0 if block < 0 else index[block] - offset
                 if slot_of[level] < 0:
                     slot_of[level], level_of[used], number[used] = used, level, 0
@@ -324,7 +328,8 @@ def _by_unit(
             factor = bound * BELOW_ONE / np.sqrt(squares)
         for slot in range(used):
             level = level_of[slot]
-            _add_cut(sums, slot * width, factor, step, width, out, level * width)
+            if squares < np.inf:
+                _add_cut(sums, slot * width, factor, step, width, out, level * width)
             slot_of[level] = -1
 
 
@@ -337,7 +342,10 @@ def unit_sums(
     unit_mode: int,
     threads: int,
 ) -> Array:
-    """Sums by unit for each level; ``entries`` sorted by the units' mode."""
+    """Sums by unit for each level, in steps of the bound's grid.
+
+    ``entries`` are sorted by the units' mode.
+    """
     cuts = balanced_cuts(entries.starts, 0, model.shape[unit_mode], threads)
     outs, tasks = [], []
     for first, last in pairwise(cuts):
@@ -359,7 +367,7 @@ def _design_size(model: Multilinear, block: int) -> int:
 
 def _zeros(model: Multilinear, block: int, features: Features) -> Array:
     levels = 1 if block == CORE else model.shape[block]
-    return aligned_zeros((levels, features.metric.shape[1]), np.float64)
+    return aligned_zeros((levels, features.metric.shape[1]), np.int64)
 
 
 def _without_padding(outs: list[Array], model: Multilinear, block: int, features: Features) -> Array:

@@ -38,7 +38,12 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _compiled(function, forceinline=True)
 
 
-_made: WeakSet[Any] = WeakSet()  # what the three functions above have made
+def ordered_inlined(function: Callable[..., Any]) -> Any:
+    """The same for ordered kernels."""
+    return _compiled(function, forceinline=True, fastmath=False)
+
+
+_made: WeakSet[Any] = WeakSet()  # what the functions above have made
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:

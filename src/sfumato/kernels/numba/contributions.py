@@ -1,25 +1,75 @@
-"""What entries or units add to the sums of a mode's levels, clipped so that the change has a bound.
+"""What entries or units add to sums, clipped so that the change has a bound.
 
 Two kinds of sums, for the two kinds of units:
 
 - *by entry*: each entry adds its residual, clipped, to one level;
 - *by unit*: a unit (a user, say) takes its own mean off its residuals, and adds one vector over the
-  levels of the mode, shortened to one bound whatever the number of its entries.
+  levels of a mode, shortened to one bound whatever the number of its entries.
 
-Everything that is added is first cut to a grid on which sums are exact (``kernels/grid.py``). With
-rounded sums the bound would hold up to rounding only.
+Everything that is added is first cut to whole steps of a grid (``kernels/grid.py``). With rounded sums
+the bound would hold up to rounding only. Arithmetic is in the order in which it is written, so that what
+an entry or a unit adds does not depend on where it stands among the others.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.grid import BELOW_ONE, cut, grid
-from sfumato.kernels.numba.compiler import kernel
+from sfumato.kernels.grid import BELOW_ONE, grid
+from sfumato.kernels.numba.compiler import ordered_inlined, ordered_kernel
 from sfumato.kernels.numba.ordering import level_counts
+from sfumato.kernels.numba.threads import balanced_cuts, run, scratch
 from sfumato.types import Array
+
+OWN = -1  # the row of levels that is not stored: a unit's own
+
+
+class Entries(NamedTuple):
+    """Entries as kernels read them, with the public bounds that values are clipped to.
+
+    Where units are levels of a mode, unit u has the entries ``starts[u]`` to ``starts[u + 1]``, and that
+    mode has no row of ``levels``; else ``starts`` is empty. NaN counts as the middle of the bounds.
+    """
+
+    levels: Array
+    values: Array
+    starts: Array
+    low: float
+    high: float
+
+    @property
+    def by_unit(self) -> bool:
+        return self.starts.size > 0
+
+    def cuts(self, threads: int) -> list[int]:
+        """Where threads begin: at an entry, or at a unit."""
+        if self.by_unit:
+            return balanced_cuts(self.starts, 0, self.starts.shape[0] - 1, threads)
+        number = self.values.shape[0]
+        return [number * thread // threads for thread in range(threads + 1)]
+
+
+class Taken(NamedTuple):
+    """What is taken off values before they are clipped: a mean, and biases.
+
+    Those of a row of levels begin at ``offsets``, which is negative where a row has none; ``own`` has
+    one for each unit, or is empty.
+    """
+
+    mean: float
+    biases: Array
+    offsets: Array
+    own: Array
+
+    @classmethod
+    def only(cls, mean: float, rows: int) -> Taken:
+        """A mean, and no biases."""
+        return cls(mean, np.zeros(0), np.full(rows, -1), np.zeros(0))
 
 
 class Contribution(NamedTuple):
@@ -37,66 +87,107 @@ class Contribution(NamedTuple):
     norm: int
 
 
-# -- by entry ---------------------------------------------------------------------------------
+@ordered_inlined
+def _clipped(values: Array, e: int, low: float, high: float) -> Any:
+    value = np.float64(values[e])
+    return low / 2 + high / 2 if np.isnan(value) else min(high, max(low, value))
 
 
-def entry_counts(levels: Array, size: int) -> Array:
+@ordered_inlined
+def _rest(entries: Any, taken: Any, e: int) -> Any:
+    """What a mean and biases leave of an entry's value."""
+    levels, values, _, low, high = entries
+    mean, biases, offsets, _ = taken
+    rest = _clipped(values, e, low, high) - mean
+    for row in range(levels.shape[0]):
+        if offsets[row] >= 0:
+            rest -= biases[offsets[row] + levels[row, e]]
+    return rest
+
+
+@ordered_inlined
+def _steps(number: float, step: float) -> Any:
+    """Whole steps, towards zero; what is no finite number is let through as nothing."""
+    steps = number / step
+    return np.int64(steps) if abs(steps) < np.inf else np.int64(0)
+
+
+@ordered_inlined
+def _longest(starts: Array, first: int, last: int) -> Any:
+    longest = 0
+    for unit in range(first, last):
+        longest = max(longest, starts[unit + 1] - starts[unit])
+    return longest
+
+
+def _summed(kernel: Callable[..., None], entries: Entries, size: int, threads: int, *how: Any) -> Array:
+    """What threads have added up, each to an array of its own."""
+    outs = [np.zeros(size, np.int64) for _ in range(threads)]
+    ends = pairwise(entries.cuts(threads))
+    run([partial(kernel, entries, *how, *e, out) for e, out in zip(ends, outs, strict=True)], threads)
+    total: Array = np.sum(outs, axis=0)
+    return total
+
+
+# -- to the levels of a mode -------------------------------------------------------------------------
+
+
+@ordered_kernel
+def _entries_to_levels(
+    entries: Any, taken: Any, row: int, clip: float, step: float, first: int, last: int, out: Array
+) -> None:
+    for e in range(first, last):
+        rest = _rest(entries, taken, e)
+        out[entries[0][row, e]] += _steps(min(clip, max(-clip, rest)), step)
+
+
+def entry_sums(entries: Entries, taken: Taken, row: int, clip: float, size: int, threads: int) -> Array:
+    """Sum of clipped residuals at each level, in steps of ``grid(clip)``.
+
+    An entry changes one of them, by ``clip`` at most.
+    """
+    return _summed(_entries_to_levels, entries, size, threads, taken, row, clip, grid(clip))
+
+
+def entry_counts(entries: Entries, row: int, size: int) -> Array:
     """Number of entries at each level; an entry more or less changes one of them by one."""
-    return level_counts(levels, size)
+    return level_counts(entries.levels[row], size)
 
 
-def entry_sums(levels: Array, residuals: Array, clip: float, size: int) -> Array:
-    """Sum of clipped residuals at each level; an entry changes one of them, by ``clip`` at most."""
-    kept = cut(np.clip(residuals, -clip, clip), grid(clip))
-    return np.bincount(levels, weights=kept, minlength=size)
-
-
-# -- by unit ----------------------------------------------------------------------------------
-
-
-def unit_counts(levels: Array, starts: Array, size: int, ridge: float, norm: int) -> Array:
-    """Weighted number of entries at each level; a unit changes them by a vector shorter than one."""
-    made = Contribution(1.0, 1.0, ridge, centred=False, norm=norm)
-    return unit_sums(levels, starts, np.ones(levels.shape[0]), np.ones(size), made)
-
-
-def unit_sums(
-    levels: Array, starts: Array, residuals: Array, weights: Array, made: Contribution
-) -> Array:
-    """Weighted sum of residuals at each level, each unit's contribution at most ``bound``."""
-    out = np.zeros(weights.shape[0])
-    _add_units(levels, starts, residuals, weights, *made, grid(made.bound), out)
-    return out
-
-
-@kernel
-def _add_units(
-    levels: Array,
-    starts: Array,
-    residuals: Array,
+@ordered_kernel
+def _units_to_levels(
+    entries: Any,
+    taken: Any,
+    row: int,
+    counted: bool,
     weights: Array,
-    clip: float,
-    bound: float,
-    ridge: float,
-    centred: bool,
-    norm: int,
+    made: Any,
     step: float,
+    first: int,
+    last: int,
     out: Array,
 ) -> None:
+    levels, starts, own = entries[0], entries[2], taken[3]
+    clip, bound, ridge, centred, norm = made
     number, total = np.zeros(out.shape[0]), np.zeros(out.shape[0])
-    for unit in range(starts.shape[0] - 1):
-        first, last = starts[unit], starts[unit + 1]
-        own = 0.0
+    rest = scratch(_longest(starts, first, last), np.float64)
+    for unit in range(first, last):
+        begin, count, mean = starts[unit], starts[unit + 1] - starts[unit], 0.0
+        for k in range(count):
+            rest[k] = 1.0 if counted else _rest(entries, taken, begin + k)
+            if own.shape[0] > 0:
+                rest[k] -= own[unit]
         if centred:
-            for e in range(first, last):
-                own += residuals[e]
-            own /= last - first + ridge
-        for e in range(first, last):
-            number[levels[e]] += 1
-            total[levels[e]] += min(clip, max(-clip, residuals[e] - own))
+            for k in range(count):
+                mean += rest[k]
+            mean /= count + ridge
+        for k in range(count):
+            j = unit if row < 0 else levels[row, begin + k]
+            number[j] += 1
+            total[j] += min(clip, max(-clip, rest[k] - mean))
         size = length = 0.0
-        for e in range(first, last):  # each level once: its number is set back when it was counted
-            j = levels[e]
+        for k in range(count):  # each level once: its number is set back when it was counted
+            j = unit if row < 0 else levels[row, begin + k]
             if number[j] > 0:
                 size += (weights[j] * number[j]) ** norm
                 length += (weights[j] * abs(total[j])) ** norm
@@ -105,7 +196,105 @@ def _add_units(
         length = factor * length ** (1 / norm)
         if length > bound * BELOW_ONE:
             factor *= bound * BELOW_ONE / length
-        for e in range(first, last):
-            j = levels[e]
-            out[j] += np.trunc(factor * weights[j] * total[j] / step) * step
+        for k in range(count):
+            j = unit if row < 0 else levels[row, begin + k]
+            out[j] += _steps(factor * weights[j] * total[j], step)
             total[j] = 0
+
+
+def unit_sums(
+    entries: Entries, taken: Taken, row: int, weights: Array, made: Contribution, threads: int
+) -> Array:
+    """Weighted sum of residuals at each level, in steps of the bound's grid.
+
+    Each unit's contribution is at most ``bound``. ``row`` may be ``OWN``.
+    """
+    how = taken, row, False, weights, made, grid(made.bound)
+    return _summed(_units_to_levels, entries, weights.shape[0], threads, *how)
+
+
+def unit_counts(entries: Entries, row: int, size: int, ridge: float, norm: int, threads: int) -> Array:
+    """Weighted number of entries at each level, in steps of ``grid(1)``.
+
+    A unit changes them by a vector shorter than one.
+    """
+    made, taken = Contribution(1.0, 1.0, ridge, False, norm), Taken.only(0.0, entries.levels.shape[0])
+    how = taken, row, True, np.ones(size), made, grid(1.0)
+    return _summed(_units_to_levels, entries, size, threads, *how)
+
+
+# -- to one sum ---------------------------------------------------------------------------------------
+
+
+@ordered_kernel
+def _entries_to_total(
+    entries: Any, taken: Any, most: float, step: float, squared: bool, first: int, last: int, out: Array
+) -> None:
+    total = 0
+    for e in range(first, last):
+        rest = _rest(entries, taken, e)
+        total += _steps(min(most, rest * rest) if squared else min(most, max(-most, rest)), step)
+    out[0] = total
+
+
+@ordered_kernel
+def _units_to_mean(
+    entries: Any, taken: Any, most: float, step: float, full: float, first: int, last: int, out: Array
+) -> None:
+    starts = entries[2]
+    for unit in range(first, last):
+        count, total = starts[unit + 1] - starts[unit], 0
+        for e in range(starts[unit], starts[unit + 1]):
+            # Cut before they are averaged: means of values far from zero would be rounded by what all
+            # the others are.
+            total += _steps(min(most, max(-most, _rest(entries, taken, e))), step)
+        if count > 0:
+            mean = total * step / max(float(count), full)
+            out[0] += _steps(min(most, max(-most, mean)), step)
+            out[1] += _steps(min(count / full, 1.0) * most, step)
+
+
+@ordered_kernel
+def _units_to_squares(
+    entries: Any, taken: Any, most: float, step: float, ridge: float, first: int, last: int, out: Array
+) -> None:
+    starts = entries[2]
+    rest = scratch(_longest(starts, first, last), np.float64)
+    for unit in range(first, last):
+        begin, count, mean, squares = starts[unit], starts[unit + 1] - starts[unit], 0.0, 0.0
+        for k in range(count):
+            rest[k] = _rest(entries, taken, begin + k)
+            mean += rest[k]
+        mean /= count + ridge
+        for k in range(count):
+            squares += min(most, (rest[k] - mean) ** 2)
+        if count > 0:
+            part = count / (count + ridge)
+            out[0] += _steps(min(part * (squares / count), most), step)
+            out[1] += _steps(part * most, step)
+
+
+def total_of_entries(entries: Entries, taken: Taken, most: float, threads: int) -> Array:
+    """Sum of residuals clipped to ``most`` either way, in steps of its grid."""
+    return _summed(_entries_to_total, entries, 1, threads, taken, most, grid(most), False)
+
+
+def squares_of_entries(entries: Entries, taken: Taken, most: float, threads: int) -> Array:
+    """Sum of squared residuals, each at most ``most``, in steps of its grid."""
+    return _summed(_entries_to_total, entries, 1, threads, taken, most, grid(most), True)
+
+
+def means_of_units(entries: Entries, taken: Taken, most: float, full: float, threads: int) -> Array:
+    """Sum of units' mean residuals, clipped to ``most``, and of ``most`` for each; in steps of its grid.
+
+    A unit with fewer than ``full`` entries counts in part.
+    """
+    return _summed(_units_to_mean, entries, 2, threads, taken, most, grid(most), full)
+
+
+def squares_of_units(entries: Entries, taken: Taken, most: float, ridge: float, threads: int) -> Array:
+    """Sum of units' mean squares about their own means, and of ``most`` for each; in steps of its grid.
+
+    A unit with few entries counts in part.
+    """
+    return _summed(_units_to_squares, entries, 2, threads, taken, most, grid(most), ridge)

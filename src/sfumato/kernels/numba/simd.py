@@ -146,16 +146,26 @@ add = _elementwise("fadd", "Sum, lane by lane.")
 
 
 @intrinsic
-def truncate(typingctx: Any, line: Any) -> Any:  # noqa: ARG001
-    """Every lane cut towards zero to a whole number."""
+def add_whole(typingctx: Any, array: Any, position: Any, line: Any) -> Any:  # noqa: ARG001
+    """Add every lane, cut towards zero, to the whole numbers that start at an element.
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        vector = args[0].type
+    A whole double below 2^51 becomes the last bits of its sum with 1.5 times 2^52: every processor can
+    add up a line at a time, while few can turn one of doubles into 64-bit numbers.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, vector = _pointer(context, builder, signature.args[0], *args[:2]), args[2].type
         name = f"llvm.trunc.v{vector.count}{vector.element.intrinsic_name}"
         cut = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector]), name)
-        return builder.call(cut, args)
+        whole = ir.VectorType(ir.IntType(64), vector.count)
+        shift = _splat(builder, vector, ir.Constant(vector.element, 1.5 * 2.0**52))
+        shifted = builder.bitcast(builder.fadd(builder.call(cut, args[2:]), shift), whole)
+        number = builder.sub(shifted, builder.bitcast(shift, whole))
+        place = builder.bitcast(pointer, whole.as_pointer())
+        builder.store(builder.add(builder.load(place, align=8), number), place, align=8)
+        return context.get_dummy_value()
 
-    return line(line), generate
+    return types.void(array, types.int64, line), generate
 
 
 @intrinsic

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfumato.kernels.grid import BELOW_ONE, grid
+from sfumato.kernels.grid import BELOW_ONE, cut, grid
 from sfumato.kernels.numba.alternating import CORE, Features, Weighting
 from sfumato.types import Array
 
@@ -35,17 +35,17 @@ def sums_reference(
         ]
     )
     bound = features.bound if weighting is None else weighting.bound
-    out, step = np.zeros((size, each.shape[1])), grid(bound)
+    out, step = np.zeros((size, each.shape[1]), np.int64), grid(bound)
     for unit in np.unique(units):
         mine = units == unit
-        vector, counts = np.zeros_like(out), np.bincount(levels[mine], minlength=size)
+        vector, counts = np.zeros(out.shape), np.bincount(levels[mine], minlength=size)
         if weighting is None:
             np.add.at(vector, levels[mine], each[mine])
         else:
             np.add.at(vector, levels[mine], each[mine] * weighting.levels[levels[mine], None])
             vector *= (((weighting.levels * counts) ** 2).sum() + weighting.ridge) ** -0.5
             vector *= min(1.0, bound * BELOW_ONE / max(float(np.linalg.norm(vector)), 1e-300))
-        out += np.trunc(vector / step) * step
+        out += cut(vector, step)
     return out
 
 

@@ -2,27 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from sfumato.kernels.grid import BELOW_ONE, grid
-from sfumato.kernels.numba.contributions import Contribution
+from sfumato.kernels.grid import BELOW_ONE, cut, grid
+from sfumato.kernels.numba.contributions import Contribution, Entries, Taken
 from sfumato.types import Array
 
 
+def rest_reference(entries: Entries, taken: Taken) -> Array:
+    """What is left of every value."""
+    values = entries.values.astype(np.float64)
+    middle = entries.low / 2 + entries.high / 2
+    rest = np.where(np.isnan(values), middle, np.clip(values, entries.low, entries.high)) - taken.mean
+    for levels, offset in zip(entries.levels, taken.offsets, strict=True):
+        if offset >= 0:
+            rest -= taken.biases[offset + levels]
+    if taken.own.size:
+        rest -= np.repeat(taken.own, np.diff(entries.starts))
+    return rest
+
+
+def _units(entries: Entries) -> Iterator[tuple[int, slice]]:
+    for unit, (first, last) in enumerate(zip(entries.starts, entries.starts[1:], strict=False)):
+        if first < last:
+            yield unit, slice(first, last)
+
+
+def entry_sums_reference(entries: Entries, taken: Taken, row: int, clip: float, size: int) -> Array:
+    """Slow twin of ``entry_sums``."""
+    out, rest = np.zeros(size, np.int64), np.clip(rest_reference(entries, taken), -clip, clip)
+    np.add.at(out, entries.levels[row], cut(rest, grid(clip)))
+    return out
+
+
 def unit_sums_reference(
-    levels: Array, starts: Array, residuals: Array, weights: Array, made: Contribution
+    entries: Entries,
+    taken: Taken,
+    row: int,
+    weights: Array,
+    made: Contribution,
+    counted: bool = False,
 ) -> Array:
-    """Slow twin of ``unit_sums``."""
-    step, out = grid(made.bound), np.zeros(weights.shape[0])
-    for unit in range(starts.shape[0] - 1):
-        mine = slice(starts[unit], starts[unit + 1])
-        rest = residuals[mine]
+    """Slow twin of ``unit_sums``; of ``unit_counts`` where entries are counted."""
+    out, size = np.zeros(weights.shape[0], np.int64), weights.shape[0]
+    everything = np.ones(entries.values.shape[0]) if counted else rest_reference(entries, taken)
+    for unit, mine in _units(entries):
+        rest = everything[mine]
         if made.centred:
             rest = rest - rest.sum() / (rest.shape[0] + made.ridge)
-        here, size = levels[mine], weights.shape[0]
+        here = np.full(rest.shape[0], unit) if row < 0 else entries.levels[row, mine]
         number = weights * np.bincount(here, minlength=size)
         total = weights * np.bincount(here, np.clip(rest, -made.clip, made.clip), size)
         total *= ((number**made.norm).sum() + made.ridge) ** (-1 / made.norm)
         length, most = np.linalg.norm(total, made.norm), made.bound * BELOW_ONE
-        out += np.trunc(total * (most / length if length > most else 1.0) / step) * step
+        out += cut(total * (most / length if length > most else 1.0), grid(made.bound))
+    return out
+
+
+def means_of_units_reference(entries: Entries, taken: Taken, most: float, full: float) -> Array:
+    """Slow twin of ``means_of_units``; with one entry a unit and ``full=1``, of ``total_of_entries``."""
+    step, out = grid(most), np.zeros(2, np.int64)
+    whole = cut(np.clip(rest_reference(entries, taken), -most, most), step)
+    for _, mine in _units(entries):
+        count = whole[mine].shape[0]
+        mean = np.clip(whole[mine].sum() * step / max(count, full), -most, most)
+        out += cut(np.array([mean, min(count / full, 1.0) * most]), step)
+    return out
+
+
+def squares_of_units_reference(entries: Entries, taken: Taken, most: float, ridge: float) -> Array:
+    """Slow twin of ``squares_of_units``."""
+    step, out, everything = grid(most), np.zeros(2, np.int64), rest_reference(entries, taken)
+    for _, mine in _units(entries):
+        rest = everything[mine]
+        squares = np.minimum((rest - rest.sum() / (rest.shape[0] + ridge)) ** 2, most)
+        part = rest.shape[0] / (rest.shape[0] + ridge)
+        out += cut(np.array([min(part * squares.mean(), most), part * most]), step)
     return out

@@ -23,7 +23,7 @@ from sfumato.kernels.numba.sequential import Perturbation
 from sfumato.kernels.numba.vector_noise import rowwise_noise
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
-from sfumato.privacy.clipping import Clipped, check_range, clip_values
+from sfumato.privacy.clipping import Clipped, check_range, clip_from_middle
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Laplace, Noisy, PurePass
@@ -93,7 +93,7 @@ class ValuesQuery(WholeQuery):
     bounds: tuple[float, float]
 
     def clipped(self, site: Site) -> Clipped:
-        kept = clip_values(site.tensor.values, *self.bounds)
+        kept = clip_from_middle(site.tensor.values, *self.bounds)
         return replace(kept, public=(np.asarray(site.tensor.coordinates),))
 
 
@@ -147,7 +147,9 @@ class PaperInput(_Paper):
         return replace(state, descending=following), info
 
     def _values(self, facts: Facts, released: Noisy) -> Site:
-        noisy = released.values if self.clamp is None else np.clip(released.values, *self.clamp)
+        noisy = released.values + facts.middle
+        if self.clamp is not None:
+            noisy = np.clip(noisy, *self.clamp)
         cells = released.public[0]
         tensor = SparseTensor(cells, noisy.astype(facts.shape.dtype), facts.modes, _checked=True)
         return Site(tensor, 1)

@@ -195,15 +195,19 @@ class DocumentMoment:
 class SumInDoubles:
     """How much one sample moves a sum, with room for the roundings of the sums of both neighbours.
 
-    ``most`` is how many samples there are at most; batches are added up without loss.
+    ``samples`` is how many there are at most; batches are added up without loss.
     """
 
     moment: Moment
-    most: int
+    samples: int
 
     def __call__(self, query: Query) -> float:
-        rounding = 2 * self.most * self.moment.roundings(query) * 2.0**-53
+        rounding = 2 * self.samples * self.moment.roundings(query) * 2.0**-53
         return self.moment.sensitivity(query) * (1 + rounding)
+
+    def most(self, query: Query) -> float:
+        """What no answer is longer than."""
+        return self.samples * self(query)
 
 
 def _check_counts(counts: Array) -> None:

@@ -126,10 +126,13 @@ class InDoubles:
 
     def _rounding(self, query: Query) -> float:
         """Of the answers of both neighbours; of a sum, it is that part of the sum of all magnitudes."""
-        weights, unit = query.kind == "weights", self.exact.unit
-        roundings = self.roundings + (WEIGHT_ROUNDINGS if weights else 0)
-        largest = unit.most * unit.change * self._magnitudes(np.abs(query.directions), weights)
-        return 2 * roundings * 2.0**-53 * largest
+        roundings = self.roundings + (WEIGHT_ROUNDINGS if query.kind == "weights" else 0)
+        return 2 * roundings * 2.0**-53 * self.most(query)
+
+    def most(self, query: Query) -> float:
+        """What no answer is longer than."""
+        unit, weights = self.exact.unit, query.kind == "weights"
+        return unit.most * unit.change * self._magnitudes(np.abs(query.directions), weights)
 
     def _magnitudes(self, directions: Array, weights: bool) -> float:
         """The most that an answer's sums of magnitudes come to, in the L2 norm, for entries of one."""

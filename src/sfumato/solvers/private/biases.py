@@ -46,8 +46,8 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.constant import ConstantQuery, constant_from, constant_share, count
-from sfumato.solvers.private.contributions import arrange
+from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share, count
+from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
@@ -81,8 +81,8 @@ class CountsQuery(SumQuery):
     def clipped(self, site: Site) -> Clipped:
         counts, known = count(self.known, self.mode, site), self.known
         if known.facts.unit_mode is None:
-            return Clipped(counts, 1.0, 1.0, single=True, step=1.0)
-        return Clipped(counts, 1.0 if known.pure else inf, 1.0, step=grid(1.0))
+            return Clipped(counts, 1.0, 1.0, COUNTED, single=True)
+        return Clipped(counts, 1.0 if known.pure else inf, 1.0, COUNTED)
 
 
 @record
@@ -112,18 +112,16 @@ class SumsQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         known, facts, mode, change = self.known, self.known.facts, self.mode, self.change
-        arranged, own = arrange(site, facts.unit_mode, facts.bounds), facts.unit_mode
+        entries, row, own = entries_of(site, facts), row_of(facts, mode), facts.unit_mode
         # A unit that takes its own mean off does not need its own bias.
         used = [m for m in range(facts.shape.order) if m != own or mode == own]
-        rest = arranged.values - self.mean
-        for m in used:
-            rest -= self.biases[m][arranged.levels[m]]
+        taken = taken_off(facts, self.mean, self.biases, used)
         if self.weights is None:
-            sums = entry_sums(arranged.levels[mode], rest, self.clip, facts.sizes[mode]).astype(float)
-            return Clipped(sums, change, change, single=True, step=grid(self.clip))
+            sums = entry_sums(entries, taken, row, self.clip, facts.sizes[mode], site.threads)
+            return Clipped(sums, change, change, grid(self.clip), single=True)
         made = Contribution(self.clip, self.bound, known.ridge, mode != own, known.norm)
-        sums = unit_sums(arranged.levels[mode], arranged.starts, rest, self.weights, made)
-        return Clipped(sums, change if known.pure else inf, change, step=grid(self.bound))
+        sums = unit_sums(entries, taken, row, self.weights, made, site.threads)
+        return Clipped(sums, change if known.pure else inf, change, grid(self.bound))
 
 
 @dataclass(frozen=True)
@@ -295,7 +293,7 @@ class PrivateBiases(Silent):
         model, levels = state.model, list(state.levels)
         if step.asks == "constant":
             model = model.with_mean(constant_from(known, noisy))
-            levels = [_public(counts) for counts in noisy.public[1:]] or levels
+            levels = [_public(counts * COUNTED) for counts in noisy.public[1:]] or levels
         elif step.asks == "counts":
             levels[step.mode] = _counted(known, step.mode, noisy, levels[step.mode])
         else:

@@ -6,13 +6,18 @@ Proof: ``proofs/biases.md``. For any order and all four units.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from typing import ClassVar
 
 import numpy as np
 
 from sfumato.kernels.grid import cut, grid
-from sfumato.kernels.numba.contributions import entry_counts, unit_counts
+from sfumato.kernels.numba.contributions import (
+    entry_counts,
+    means_of_units,
+    total_of_entries,
+    unit_counts,
+)
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
@@ -21,11 +26,12 @@ from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import UnitValues
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.contributions import arrange, unit_totals
+from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
 from sfumato.types import Array
 
+COUNTED = grid(1.0)  # what counts are multiples of: noise on whole numbers would be too coarse
 _CONSTANT_ERROR = 0.03  # noise that the constant may have, over the spread of the values
 _LEAST_CONSTANT, _MOST_CONSTANT = 0.01, 0.9  # its share of the budget
 
@@ -43,29 +49,28 @@ class ConstantQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         known, facts = self.known, self.known.facts
-        arranged, half, step = arrange(site, facts.unit_mode, facts.bounds), facts.half, grid(facts.half)
-        # Cut before they are averaged: means of values far from zero would be rounded by what all the
-        # others are. Clipped once more, since the middle and the differences are rounded there too.
-        centred = cut(np.clip(arranged.values - facts.middle, -half, half), step)
-        sums, counts = unit_totals(centred, arranged.starts)
-        total = cut(sums / np.maximum(counts, known.full_entries), step).sum()
-        parts = np.minimum(counts / known.full_entries, 1.0)  # of a whole unit that each counts
+        entries, half, step = entries_of(site, facts), facts.half, grid(facts.half)
+        taken = taken_off(facts, facts.middle, (), ())
+        if entries.by_unit:
+            sums = means_of_units(entries, taken, half, known.full_entries, site.threads)
+        else:
+            number = entries.values.shape[0] * cut(half, step)
+            sums = np.append(total_of_entries(entries, taken, half, site.threads), number)
         l1, l2 = change(known)
         if facts.unit.hides_presence:
-            number = cut(parts * half, step).sum()
-            return Clipped(np.array([total, number]), l1, l2, step=step)
+            return Clipped(sums, l1, l2, step)
         counted = (count(known, mode, site) for mode in range(len(facts.modes)))
-        public = np.array([parts.sum() * half]), *counted
-        return Clipped(np.array([total]), l1, l2, single=True, step=step, public=public)
+        return Clipped(sums[:1], l1, l2, step, single=True, public=(sums[1:], *counted))
 
 
 def count(known: Known, mode: int, site: Site) -> Array:
-    """How often each level of a mode occurs, as units are counted."""
+    """How often each level of a mode occurs, as units are counted, in steps of ``COUNTED``."""
     facts = known.facts
-    arranged, size = arrange(site, facts.unit_mode, facts.bounds), facts.sizes[mode]
-    if facts.unit_mode is None:
-        return entry_counts(arranged.levels[mode], size)
-    return unit_counts(arranged.levels[mode], arranged.starts, size, known.ridge, known.norm)
+    entries, row, size = entries_of(site, facts), row_of(facts, mode), facts.sizes[mode]
+    if entries.by_unit:
+        return unit_counts(entries, row, size, known.ridge, known.norm, site.threads)
+    counts: Array = entry_counts(entries, row, size) * cut(1.0, COUNTED)
+    return counts
 
 
 def change(known: Known) -> tuple[float, float]:
@@ -85,9 +90,16 @@ def constant_deviation(known: Known, share: float) -> float:
 
 def constant_from(known: Known, noisy: Noisy) -> float:
     """The mean: the middle of the bounds where the noise drowns it."""
-    total, weight = [*noisy.values.tolist(), *noisy.public[0].tolist()] if noisy.public else noisy.values
-    half, number = known.facts.half, max(float(weight) / known.facts.half, 1.0)
-    signal = (number * half / 2) ** 2
+    half, total = known.facts.half, noisy.values[0]
+    weight = noisy.public[0][0] * grid(half) if noisy.public else noisy.values[1]
+    number = max(float(weight) / half, 1.0)
+    # A number that is nothing but noise may be huge: it tells no more than there can be units.
+    units = (
+        known.facts.entries
+        if known.facts.unit_mode is None
+        else known.facts.sizes[known.facts.unit_mode]
+    )
+    signal = (min(number, units or inf) * half / 2) ** 2
     offset = float(total) / number * signal / (signal + noisy.deviation**2)
     return known.facts.middle + float(np.clip(offset, -half, half))
 

@@ -43,7 +43,7 @@ from sfumato.kernels.numba.private_output import (
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import calibrate, gaussian_multiplier
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.clipping import Clipped, clip_values
+from sfumato.privacy.clipping import Clipped, clip_values, rounded
 from sfumato.privacy.events import Composed
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
@@ -155,14 +155,14 @@ def clipped_rows(
         # Positions are public, hence so is how far each row can move; a row without entries cannot.
         scales = width * longest_responses(model, plan, entries, sums.gram)
         steady = np.where(scales > 0, scales, 1.0)
-        return Clipped(rows / steady[:, None], inf, 1.0, rowwise=1.0, public=(scales, sums.gram))
+        return rounded(rows / steady[:, None], 1.0, rowwise=1.0, public=(scales, sums.gram))
     most = unit.max_entries or 1
     span = width if unit.replaces else plan.reach + plan.bound * plan.radius
     touched = 1 if unit.mode == facts.modes[plan.mode].name else n_rows
     l2 = span * joint_gain(most, plan.bound, plan.ridge)
     rowwise = span * rowwise_gain(most, touched, plan.bound, plan.ridge)
     public = () if unit.hides_presence else (np.ones(n_rows), sums.gram)
-    return Clipped(rows, inf, l2, rowwise=rowwise, public=public)
+    return rounded(rows, l2, rowwise=rowwise, public=public)
 
 
 # -- after the release --------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class OutputQuery(WholeQuery):
         if isinstance(unit, Unit) and unit.max_entries is not None:
             site = Site(cap(site.tensor, unit.mode, unit.max_entries), 1)
         entries = site.by_mode(plan.mode)
-        values = clip_values(entries.values, *self.facts.bounds).values.astype(np.float64)
+        values = clip_values(entries.values, *self.facts.bounds)
         return clipped_rows(self.facts, plan, self.model, entries, values)
 
 

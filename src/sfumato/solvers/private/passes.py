@@ -42,7 +42,7 @@ from sfumato.errors import SettingError
 from sfumato.kernels.grid import cut, grid
 from sfumato.kernels.numba.private_passes import Settings, noisy_pass
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.clipping import Clipped, clip_values
+from sfumato.privacy.clipping import Clipped, clip_from_middle, clip_values
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Laplace, Mechanism, Noisy, PurePass
@@ -74,11 +74,9 @@ class MeanQuery(SumQuery):
     facts: Facts
 
     def clipped(self, site: Site) -> Clipped:
-        middle, half = self.facts.middle, self.facts.half
-        centred = clip_values(site.tensor.values, *self.facts.bounds).values - middle
-        total, step = cut(np.clip(centred, -half, half), grid(half)).sum(), grid(half)
+        each = clip_from_middle(site.tensor.values, *self.facts.bounds)
         count = np.array([site.tensor.n_entries])
-        return Clipped(np.array([total]), 2 * half, 2 * half, single=True, step=step, public=(count,))
+        return replace(each, values=each.values.sum(keepdims=True), public=(count,))
 
 
 @record
@@ -95,7 +93,7 @@ class PassQuery(NoisyQuery):
 
     def noisy(self, site: Site, draw: Draw) -> Multilinear:
         facts, model, tensor = self.facts, self.model.copy(), site.tensor
-        targets = (clip_values(tensor.values, *facts.bounds).values - self.mean) / facts.spread
+        targets = (clip_values(tensor.values, *facts.bounds) - self.mean) / facts.spread
         order = np.random.default_rng(self.seed).permutation(tensor.n_entries)
         cells = tensor.coordinates
         noisy_pass(model, self.means, cells, targets, order, self.settings, draw.stream())
@@ -117,14 +115,14 @@ class KeepQuery(WholeQuery):
     def clipped(self, site: Site) -> Clipped:
         facts, tensor = self.facts, site.tensor
         low, high = facts.bounds
-        targets = (clip_values(tensor.values, low, high).values - self.mean) / facts.spread
+        targets = (clip_values(tensor.values, low, high) - self.mean) / facts.spread
         fitted = self.model.with_mean(0.0).predict(tensor.coordinates).astype(np.float64)
         # The mean lies within the bounds: no target is further from it than the bounds are apart.
         most = float(np.abs(fitted).max(initial=1e-12)) * (high - low) / facts.spread
         products = cut(np.clip(fitted * targets, -most, most), grid(most))
         change, power = most + 2 * grid(most), np.array([fitted @ fitted])
         sums = np.array([products.sum()])
-        return Clipped(sums, change, change, single=True, step=grid(most), public=(power,))
+        return Clipped(sums, change, change, grid(most), single=True, public=(power,))
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def fit(solver, facts, site, seed=0):
         for _ in range(solver.rounds(facts)):
             query = solver.ask(state)
             released = reservation.ask(lambda draw, query=query: Local(site).released(query, draw))
-            answers.append((query, released, query.clipped(site).values))
+            answers.append((query, released, query.clipped(site).numbers))
             state, _ = solver.update(state, released)
     return state, solver.finish(state), answers
 
@@ -422,7 +422,7 @@ def test_the_bound_of_an_entry_follows_from_what_residuals_are_clipped_to():
     query = SumsQuery(Known(facts, 1.0, pure=False), 1, 3.0, biases, 1.5, 1e-3, None)
     fewer = Site(TENSOR.take(np.arange(1, TENSOR.n_entries)), 1)
     clipped = query.clipped(SITE)
-    changed = np.abs(clipped.values - query.clipped(fewer).values)
+    changed = np.abs(clipped.numbers - query.clipped(fewer).numbers)
     assert changed.max() > 1e-3
     assert clipped.l1 == clipped.l2 == 1.5
     assert changed.sum() <= clipped.l1

@@ -162,4 +162,4 @@ def test_a_replaced_value_moves_mean_and_share_by_their_bounds_at_most(stage, bo
         changed = tensor.values.copy()
         changed[one] = bounds[0] + bounds[1] - changed[one]
         pair = [query.clipped(Site(tensor.with_values(v, bounds), 1)) for v in (tensor.values, changed)]
-        assert 0 < abs(float(pair[0].values[0]) - float(pair[1].values[0])) <= pair[0].l1 == pair[1].l1
+        assert 0 < abs(float(pair[0].numbers[0]) - float(pair[1].numbers[0])) <= pair[0].l1 == pair[1].l1

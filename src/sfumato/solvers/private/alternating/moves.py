@@ -30,18 +30,18 @@ class Coordinates(NamedTuple):
     rows: Array
 
 
-def coordinates_of(moment: Array, rows: Array, counts: Array) -> Coordinates:
-    """Those in which designs of the given second moment are white, and rows uncorrelated."""
-    variances, axes = np.linalg.eigh(moment)
+def coordinates_of(designs: Array, rows: Array) -> Coordinates:
+    """Those in which designs are white and rows uncorrelated, by the second moments of both."""
+    variances, axes = np.linalg.eigh(designs)
     variances = np.maximum(variances, _LEAST_DIRECTION * variances[-1] + 1e-300)
     root = (axes * np.sqrt(variances)) @ axes.T
-    turn = np.linalg.eigh(weighted_moment(rows @ root, counts))[1]
+    turn = np.linalg.eigh(root @ rows @ root)[1]
     return Coordinates((axes / np.sqrt(variances)) @ axes.T @ turn, root @ turn)
 
 
 def weighted_moment(rows: Array, counts: Array) -> Array:
     """Second moment of rows, by how many entries they have."""
-    moment: Array = (rows.T * counts) @ rows / counts.sum()
+    moment: Array = rows.T @ (rows * counts[:, None]) / counts.sum()
     return moment
 
 
@@ -90,25 +90,36 @@ class Move:
         averaged: Array = (1 - self.step) ** 2 * block.noise + self.step**2 * self.noise
         return averaged
 
-    def _ridge(self, noise: Array, power: Array) -> Array:
+    def _nearer(self, at: Array, sums: Array, noise: Array, power: Array) -> tuple[Array, Array]:
+        """A step towards the best linear guess, and what is not known of that; row by row.
+
+        The ridge of a row is (scatter + noise / n) / power: all is multiplied by the power.
+        """
         n = self.counts[:, None]
-        ridge: Array = self.scatter / power + noise[:, None] / (n * power)
-        return ridge
+        doubt = self.scatter + noise[:, None] / n
+        whole = n * power
+        whole += doubt
+        moved = power * sums
+        moved -= doubt * at
+        moved /= whole
+        moved *= self.step
+        moved += at
+        return moved, np.divide(doubt * power, whole, out=whole)
 
     def by_gradients(self, rows: Array, biases: Array, sums: Array, block: Block) -> Moved:
         """From sums of gradients, those of the biases last; rows as deviations from their prior mean."""
-        noise, n = self._averaged(block), self.counts[:, None]
-        ridge = self._ridge(noise, self.power)
-        moved = rows + self.step * (sums[:, : rows.shape[1]] - ridge * rows) / (n + ridge)
-        doubts = self.power * ridge / (n + ridge)
+        noise = self._averaged(block)
+        moved, doubts = self._nearer(rows, sums[:, : rows.shape[1]], noise, self.power)
         if not self.bias_weight:
             return Moved(moved, biases, self._known(noise, doubts, 0.0))
-        variances = self.bias_variances[:, None]
-        bias_ridge = self._ridge(noise / self.bias_weight**2, variances)[:, 0]
-        pull = sums[:, -1] / self.bias_weight - bias_ridge * (biases - self.bias_means)
-        biases = biases + self.step * pull / (self.counts + bias_ridge)
-        bias_doubts = self.bias_variances * bias_ridge / (self.counts + bias_ridge)
-        return Moved(moved, biases, self._known(noise, doubts, bias_doubts))
+        pull, bias_doubts = self._nearer(
+            (biases - self.bias_means)[:, None],
+            sums[:, -1:] / self.bias_weight,
+            noise / self.bias_weight**2,
+            self.bias_variances[:, None],
+        )
+        moved_biases = self.bias_means + pull[:, 0]
+        return Moved(moved, moved_biases, self._known(noise, doubts, bias_doubts[:, 0]))
 
     def _known(self, noise: Array, doubts: Array, bias_doubts: Array | float) -> Block:
         average = self.counts @ doubts / self.counts.sum()

@@ -9,6 +9,7 @@ import numpy as np
 
 from sfumato.kernels.grid import BELOW_ONE, cut, grid
 from sfumato.kernels.numba.alternating import Features, Weighting, entry_sums, unit_sums
+from sfumato.kernels.numba.contributions import squares_of_entries, squares_of_units
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
@@ -16,7 +17,7 @@ from sfumato.privacy.units import PrivacyUnit
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import row_products, solve_own
-from sfumato.solvers.private.contributions import arrange
+from sfumato.solvers.private.contributions import entries_of, taken_off
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import SumQuery
 from sfumato.types import Array
@@ -38,22 +39,15 @@ class ScatterQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         known, facts, most, step = self.known, self.known.facts, self.most, grid(self.most)
-        arranged = arrange(site, facts.unit_mode, facts.bounds)
-        rest = arranged.values - self.mean
-        for biases, levels in zip(self.biases, arranged.levels, strict=True):
-            rest -= biases[levels]
-        if facts.unit_mode is None:
-            squares = np.minimum(np.square(rest), most)
-            return Clipped(np.array([cut(squares, step).sum()]), most, most, single=True, step=step)
-        counts = np.diff(arranged.starts)
-        there = counts > 0
-        firsts, counts = arranged.starts[:-1][there], counts[there]
-        own = np.add.reduceat(rest, firsts) / (counts + known.ridge)
-        squares = np.minimum(np.square(rest - np.repeat(own, counts)), most)
-        means, parts = np.add.reduceat(squares, firsts) / counts, counts / (counts + known.ridge)
-        pair = [np.minimum(parts * means, most), parts * most]
-        sums = np.array([cut(part, step).sum() for part in pair])
-        return Clipped(sums, inf, sqrt(2) * most, step=step)
+        entries = entries_of(site, facts)
+        # Own biases are zero where there are any: a unit's own mean stands for its bias.
+        used = [m for m in range(facts.shape.order) if m != facts.unit_mode]
+        taken = taken_off(facts, self.mean, self.biases, used)
+        if entries.by_unit:
+            sums = squares_of_units(entries, taken, most, known.ridge, site.threads)
+            return Clipped(sums, inf, sqrt(2) * most, step)
+        sums = squares_of_entries(entries, taken, most, site.threads)
+        return Clipped(sums, most, most, step, single=True)
 
 
 @record
@@ -104,7 +98,7 @@ class OwnQuery(SumQuery):
         scale, step = np.where(first == second, 1.0, sqrt(2)), grid(most)
         products = cut(rows[:, first] * rows[:, second] * scale, step).sum(axis=0)
         sums = np.append(products, rows.shape[0] * cut(most, step))
-        return Clipped(sums, inf, sqrt(2) * most, step=step)
+        return Clipped(sums, inf, sqrt(2) * most, step)
 
 
 @record
@@ -122,7 +116,7 @@ class BlockQuery(SumQuery):
         sums = entry_sums(model, block, features, site.by_mode(max(block, 0)), site.threads)
         # One entry more or less adds what it has; a value replaced by another, at most twice that.
         bound = features.bound * (2 if self.unit.replaces else 1)
-        return Clipped(sums, inf, bound, step=grid(features.bound))
+        return Clipped(sums, inf, bound, grid(features.bound))
 
 
 @record
@@ -140,7 +134,7 @@ class UnitBlockQuery(SumQuery):
         own, model = self.owners.prior.mode, self.owners.joined(self.model, site)
         entries, how = site.by_mode(own), (self.features, self.weighting)
         sums = unit_sums(model, self.block, *how, entries, own, site.threads)
-        return Clipped(sums, inf, self.weighting.bound, step=grid(self.weighting.bound))
+        return Clipped(sums, inf, self.weighting.bound, grid(self.weighting.bound))
 
 
 def symmetric(triangle: Array, size: int) -> Array:

@@ -43,7 +43,7 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
 from sfumato.privacy.units import Unit, UnitValues
 from sfumato.records import record
-from sfumato.solvers.private.alternating.moves import Coordinates, coordinates_of
+from sfumato.solvers.private.alternating.moves import Coordinates, coordinates_of, weighted_moment
 from sfumato.solvers.private.alternating.queries import (
     BlockQuery,
     OwnQuery,
@@ -314,9 +314,11 @@ class PrivateAlternating(Silent):
             coordinates, size = None, model.free_core.size
             metric, bias = np.ones((1, size)), 0.0
         else:
-            moment, size = model.design_moment(block, state.moments()), model.ranks[block]
-            rows = model.factors[block] - self._means(state.facts)[block]
-            coordinates = coordinates_of(moment, rows, state.counts(block))
+            moments, size = state.moments(), model.ranks[block]
+            home, rows = self._means(state.facts)[block], state.row_moments[block]
+            if home:
+                rows = weighted_moment(model.factors[block] - home, state.counts(block))
+            coordinates = coordinates_of(model.design_moment(block, moments), rows)
             metric, bias = coordinates.designs, s.bias_weight
         target = s.residual_clip * sqrt(state.scatter)
         features = Features(padded_metric(metric), s.feature_clip * sqrt(size), target, bias)
@@ -352,8 +354,8 @@ class PrivateAlternating(Silent):
         if not (np.isfinite(model.rows).all() and np.isfinite(model.free_core).all()):
             raise DivergedError("the private fit left the range of floating-point numbers")
         blocks[step.block] = moved.block
-        state = replace(state, model=model, blocks=tuple(blocks))
-        state = replace(state, model=white_for_core(state))
+        changed = () if step.block == CORE else (step.block,)
+        state = white_for_core(replace(state, blocks=tuple(blocks)).with_model(model, changed))
         return next_round(state) if state.ends_round else state
 
 

@@ -5,6 +5,7 @@ First the biases' own state; from their release on a :class:`State`, all of whic
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -55,12 +56,15 @@ class Owned:
 
 @dataclass(frozen=True)
 class State:
-    """From the first block on; all of it was released."""
+    """From the first block on; all of it was released. ``row_moments``: second moments of the model's
+    rows, by entry, for each mode.
+    """
 
     facts: Facts
     known: Known
     steps: tuple[Step, ...]
     model: Multilinear
+    row_moments: tuple[Array, ...]
     start: BiasRelease
     blocks: tuple[Block, ...]  # by mode, then the core's
     owned: Owned | None
@@ -93,9 +97,16 @@ class State:
         variances: Array = np.maximum(asked**2, 1e-12 * self.facts.spread**2)
         return variances
 
+    def with_model(self, model: Multilinear, changed: Collection[int]) -> State:
+        """Another model, of which the rows of these modes have changed."""
+        moments = list(self.row_moments)
+        for mode in changed:
+            moments[mode] = weighted_moment(model.factors[mode], self.counts(mode))
+        return replace(self, model=model, row_moments=tuple(moments))
+
     def moments(self) -> list[Array]:
-        """Second moment of each mode's rows, by entry."""
-        moments = [weighted_moment(f, self.counts(m)) for m, f in enumerate(self.model.factors)]
+        """Second moment of each mode's rows, by entry; own rows as they were released."""
+        moments = list(self.row_moments)
         if self.owned is not None and self.owned.moment is not None:
             moments[self.owned.mode] = self.owned.moment
         return moments
@@ -151,7 +162,9 @@ def begun(beginning: Beginning) -> State:
         owned = Owned(own, turn, turn, model.copy())
     blocks = (Block(),) * (model.order + 1)
     known, done = beginning.biases.known, beginning.done
-    return State(facts, known, beginning.steps, model, start, blocks, owned, done)
+    none = (np.zeros(0),) * model.order
+    state = State(facts, known, beginning.steps, model, none, start, blocks, owned, done)
+    return state.with_model(model, range(model.order))
 
 
 def most_scatter(facts: Facts) -> float:
@@ -271,15 +284,15 @@ def moved_core(state: State, length: float, sums: Array, noise: Array) -> Moved:
     return move.by_gradients(core, none, sums, state.blocks[CORE])
 
 
-def white_for_core(state: State) -> Multilinear:
+def white_for_core(state: State) -> State:
     """Before the core is asked about, rows of all modes are made white: then so is their product."""
     after, model = state.done + 1, state.model
     if after >= len(state.steps) or (state.steps[after].asks, state.steps[after].block) != (
         "block",
         CORE,
     ):
-        return model
+        return state
     for mode, moment in enumerate(state.moments()):
         if state.owned is None or mode != state.owned.mode:
             model = model.turned(mode, np.linalg.inv(root(moment)).T)
-    return model
+    return state.with_model(model, range(model.order))

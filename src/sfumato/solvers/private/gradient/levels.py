@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from sfumato.kernels.numba.private_levels import level_sums
 from sfumato.kernels.numba.private_moves import Scale
-from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.clipping import Clipped, rounded
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
@@ -71,10 +71,10 @@ def entry_levels(facts: Facts, site: Site) -> Clipped:
     if facts.unit.hides_presence:
         totals = _TOTALS * np.array([y.size, y.sum(), np.square(y).sum()])
         bound = sqrt(3 * _TOTALS**2 + order * (1 + facts.shape.fit_biases))
-        return Clipped(np.concatenate([totals, counts, *sums]), inf, bound)
+        return rounded(np.concatenate([totals, counts, *sums]), bound)
     totals = _TOTALS * np.array([y.sum(), np.square(y).sum()])
     bound = sqrt(5 * _TOTALS**2 + 4 * order * facts.shape.fit_biases)
-    return Clipped(np.concatenate([totals, *sums]), inf, bound, public=(counts,))
+    return rounded(np.concatenate([totals, *sums]), bound, public=(counts,))
 
 
 def unit_levels(facts: Facts, mode: int, site: Site, typical: float) -> Clipped:
@@ -97,7 +97,7 @@ def unit_levels(facts: Facts, mode: int, site: Site, typical: float) -> Clipped:
         sums,
         totals,
     )
-    return Clipped(np.concatenate([totals, counts, sums]), inf, sqrt(clip**2 + 3 * typical))
+    return rounded(np.concatenate([totals, counts, sums]), sqrt(clip**2 + 3 * typical))
 
 
 def read_levels(facts: Facts, noisy: Noisy) -> Start:

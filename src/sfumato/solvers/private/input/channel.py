@@ -135,9 +135,11 @@ class Additive:
         return 0.0
 
     def outputs(self, released: Array) -> Array:
+        """Of numbers from the middle of the range."""
+        values = released + (self.low / 2 + self.high / 2)
         if self.clamp is not None:
-            released = np.clip(released, *self.clamp)
-        return np.searchsorted(self._bins, released, side="right")
+            values = np.clip(values, *self.clamp)
+        return np.searchsorted(self._bins, values, side="right")
 
 
 class OutputLaw(NamedTuple):

