@@ -28,7 +28,8 @@ from sfumato.data.io.labels import (
 )
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
-from sfumato.kernels.numba.ordering import gather, lexicographic_order
+from sfumato.kernels.numba.ordering import sort_entries
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.surface import either, setting
 
 # Large batches: the labels known so far are hashed once for each.
@@ -242,7 +243,8 @@ class EntryCollector:
             _move_codes(codes, remap, row)
         values = np.concatenate(self._values)
         self._values.clear()
-        _sort_in_place(coordinates, values, [mode.size for mode in modes])
+        shape = tuple(mode.size for mode in modes)
+        sort_entries(coordinates, values, shape, available_threads())
         # Checked, that is sorted: the tensor would copy the arrays to be sure that they are its
         # own, which these are. Codes are in range by construction.
         return SparseTensor(coordinates, values, tuple(modes), check_bounds(bounds), _checked=True)
@@ -257,13 +259,6 @@ def _move_codes(
         part = codes.pop()
         np.take(remap, part, out=row[end - len(part) : end])
         end -= len(part)
-
-
-def _sort_in_place(coordinates: NDArray[np.int32], values: NDArray[Any], shape: Sequence[int]) -> None:
-    order = lexicographic_order(coordinates, tuple(shape))
-    if order is not None:
-        for array in (*coordinates, values):
-            array[:] = gather(array, order)
 
 
 def as_values(array: Any, column: str) -> NDArray[Any]:
