@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.data.io import apart, delimited
+from sfumato.data.io.arrow import filled, to_numpy
 from sfumato.data.io.files import reading
 from sfumato.data.io.labels import (
     LabelEncoder,
@@ -116,6 +115,8 @@ def column_names(path: Path, kind: str, separator: str | None, sheet: str | None
     """The names of a table's columns."""
     with reading(path):
         if kind == "parquet":
+            import pyarrow.parquet as pq
+
             return list(pq.read_schema(path).names)
         if kind == "xlsx":
             return list(apart.load_xlsx(path, sheet).column_names)
@@ -127,6 +128,8 @@ def stream_file(
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the selected columns of a file with a table, read once."""
     if kind == "parquet":
+        import pyarrow.parquet as pq
+
         with pq.ParquetFile(path) as file:
             columns = selection.columns(file.schema_arrow.names)
             yield from file.iter_batches(BATCH_ROWS, columns=columns)
@@ -142,6 +145,8 @@ def read_file(
 ) -> pa.Table:
     """A whole table of a file."""
     if kind == "parquet":
+        import pyarrow.parquet as pq
+
         return pq.read_table(path)
     if kind == "xlsx":
         return apart.load_xlsx(path, sheet)
@@ -150,6 +155,8 @@ def read_file(
 
 def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table:
     """A pandas, polars, pyarrow or similar table as an Arrow table, selected columns only."""
+    import narwhals as nw
+
     try:
         frame = nw.from_native(_with_text_names(source), eager_only=True)
     except TypeError as error:
@@ -167,6 +174,8 @@ def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table
 
 def _with_text_names(source: Any) -> Any:
     """The same table with columns named by text: pandas has numbers there if it is told nothing."""
+    import narwhals as nw
+
     if isinstance(source, pa.Table):
         check_distinct(source.column_names)
     if nw.dependencies.is_pandas_dataframe(source):
@@ -275,7 +284,7 @@ def as_values(array: Any, column: str) -> NDArray[Any]:
             f"for example {example!r}"
         )
     dtype = pa.float32() if pa.types.is_float32(array.type) else pa.float64()
-    return np.asarray(array.cast(dtype, safe=False).fill_null(np.nan))
+    return to_numpy(filled(array.cast(dtype, safe=False), np.nan))
 
 
 def _numbers_from_text(array: Any, column: str) -> Any:
@@ -284,6 +293,10 @@ def _numbers_from_text(array: Any, column: str) -> Any:
         no_value = pc.is_in(text, value_set=pa.array(_NO_VALUE))
         return pc.if_else(no_value, pa.scalar(None, pa.string()), text).cast(pa.float64())
 
+    try:
+        return array.cast(pa.string()).cast(pa.float64())  # most are numbers and nothing else
+    except pa.ArrowInvalid:
+        pass
     try:
         return convert(array)
     except pa.ArrowInvalid as error:
