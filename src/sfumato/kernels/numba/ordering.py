@@ -60,7 +60,7 @@ def _place(levels: NDArray[np.int32], next_free: NDArray[np.int64], slots: NDArr
 def slots_by(levels: NDArray[np.int32], n_levels: int, threads: int = 1) -> NDArray[np.int32]:
     """The place of each entry among all, sorted by level, in their given order within a level."""
     n = levels.shape[0]
-    pieces = _pieces(n, threads if n_levels <= n else 1)  # each has counts of all levels
+    pieces = _pieces(n, min(threads, n // max(1, 4 * n_levels)))  # each has counts of all levels
     counts = np.zeros((len(pieces), n_levels), np.int64)
     _in_pieces(pieces, lambda i, piece: _count(levels[piece], counts[i]))
     # Within a level, a piece's entries follow on those of the pieces before it.
