@@ -22,6 +22,7 @@ PARTS = (
     "coupled",
     "memory",
     "compile",
+    "startup",
     "ledger",
     "walk",
 )

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from sfumato.checks import as_numbers, check_flag
 from sfumato.errors import SettingError
@@ -80,6 +78,9 @@ def _constant(halves: Array) -> bool:
 
 
 def _normal_scores(draws: Array) -> Array:
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
+
     ranks = rankdata(draws).reshape(draws.shape)
     scores: Array = ndtri((ranks - 0.375) / (draws.size + 0.25))
     return scores

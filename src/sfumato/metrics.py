@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln
-from scipy.stats import rankdata
 
 from sfumato.checks import as_numbers, check_count, check_positive
 from sfumato.errors import DataError
@@ -26,6 +24,8 @@ def poisson_log_likelihood(observed: ArrayLike, predicted: ArrayLike) -> float:
 
     A mean of zero makes a count above zero impossible: the result is then minus infinity.
     """
+    from scipy.special import gammaln
+
     x, v = _pair(observed, predicted)
     if x.min() < 0 or v.min() < 0 or not np.isfinite([x.max(), v.max()]).all():
         raise DataError("counts and their means are finite numbers, and none is negative")
@@ -47,6 +47,8 @@ def auc(observed: ArrayLike, predicted: ArrayLike) -> float:
 
     Links are cells whose observed value is above zero. Equal predictions count half.
     """
+    from scipy.stats import rankdata
+
     x, v = _pair(observed, predicted)
     links = x > 0
     positive = int(links.sum())

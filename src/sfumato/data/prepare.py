@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sfumato.checks import check_choice, check_count, check_seed, check_share, is_whole, shown
 from sfumato.data.tensor import Mode, SparseTensor, check_bounds, check_tensor
 from sfumato.errors import DataError, SettingError
-from sfumato.kernels.numba.ordering import refine_order, row_starts
+from sfumato.kernels.numba.ordering import row_starts, slots_in_order
 from sfumato.surface import either, setting
 
 DuplicatePolicy = Literal["error", "mean", "last", "sum"]
@@ -161,9 +161,8 @@ def _random_ranks(tensor: SparseTensor, mode: str, seed: int) -> NDArray[np.int6
     m = tensor.mode_index(mode)
     levels, n_levels = tensor.coordinates[m], tensor.shape[m]
     by_key = np.argsort(_entry_keys(tensor, seed), kind="stable").astype(np.int32)
-    order = refine_order(by_key, levels, n_levels)
-    ranks = np.empty(tensor.n_entries, np.int64)
-    ranks[order] = np.arange(tensor.n_entries) - row_starts(levels, n_levels)[levels[order]]
+    starts = row_starts(levels, n_levels)
+    ranks: NDArray[np.int64] = slots_in_order(by_key, levels, starts) - starts[levels]
     return ranks
 
 

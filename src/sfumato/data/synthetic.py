@@ -32,7 +32,8 @@ from sfumato.checks import (
 from sfumato.data.profile import Profile
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.ordering import lexicographic_order
+from sfumato.kernels.numba.ordering import sort_entries
+from sfumato.kernels.numba.threads import available_threads
 
 Floats = NDArray[np.floating[Any]]
 Zipf = Mapping[int, float] | Sequence[float] | None
@@ -366,10 +367,7 @@ def _draw_levels(
 
 def _distinct(cells: NDArray[np.int32], shape: Sequence[int]) -> NDArray[np.int32]:
     """Each cell once, sorted."""
-    order = lexicographic_order(cells, tuple(shape))
-    if order is not None:
-        for levels in cells:
-            levels[:] = levels[order]
+    sort_entries(cells, None, tuple(shape), available_threads())
     is_new = np.ones(cells.shape[1], np.bool_)
     is_new[1:] = (cells[:, 1:] != cells[:, :-1]).any(axis=0)
     return cells[:, is_new]

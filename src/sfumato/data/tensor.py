@@ -23,7 +23,8 @@ from sfumato.checks import (
     wrong,
 )
 from sfumato.errors import DataError, SettingError, UnknownLabelError
-from sfumato.kernels.numba.ordering import gather, level_counts, lexicographic_order
+from sfumato.kernels.numba.ordering import level_counts, sort_entries
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.records import record
 from sfumato.surface import setting
 
@@ -153,16 +154,11 @@ class SparseTensor:
             values = as_numbers("values", values)
         given = np.asarray(self.coordinates)
         _check_coordinates(given, values, self.modes)
-        coordinates = np.ascontiguousarray(given, dtype=np.int32)
-        order = lexicographic_order(coordinates, self.shape)
-        if order is not None:
-            values = gather(values, order)
-            coordinates = np.stack([gather(row, order) for row in coordinates])
-        else:
-            # Own copies: the arrays are made read-only below, and the caller's must not be.
-            coordinates, values = coordinates.copy(), values.copy()
+        # Own copies: the arrays are made read-only below, and the caller's must not be.
+        coordinates, values = np.array(given, np.int32, order="C"), np.array(values, order="C")
+        sort_entries(coordinates, values, self.shape, available_threads())
         object.__setattr__(self, "coordinates", coordinates)
-        object.__setattr__(self, "values", np.ascontiguousarray(values))
+        object.__setattr__(self, "values", values)
         object.__setattr__(self, "modes", tuple(self.modes))
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         object.__setattr__(self, "_checked", True)
@@ -215,10 +211,12 @@ class SparseTensor:
 
     def take(self, entries: NDArray[Any]) -> SparseTensor:
         """The tensor of some entries: a mask, or entry numbers. Shape and labels stay."""
-        chosen = np.sort(np.arange(self.n_entries)[entries])
+        chosen = np.arange(self.n_entries)[entries]
+        if (chosen[1:] < chosen[:-1]).any():
+            chosen.sort()
         return SparseTensor(
-            np.ascontiguousarray(self.coordinates[:, chosen]),
-            self.values[chosen],
+            np.take(self.coordinates, chosen, axis=1),  # ten times as fast as an index
+            np.take(self.values, chosen),
             self.modes,
             self.bounds,
             _checked=True,

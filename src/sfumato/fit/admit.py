@@ -21,7 +21,8 @@ from sfumato.data import prepare
 from sfumato.data.tensor import Mode, SparseTensor, find_mode
 from sfumato.errors import SettingError
 from sfumato.fit.request import Privacy
-from sfumato.kernels.numba.ordering import lexicographic_order
+from sfumato.kernels.numba.ordering import sort_entries
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.privacy.clipping import clip_values
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.units import PrivacyUnit, Public, Unit, parse_unit
@@ -240,7 +241,7 @@ def _with_public_number(
     coordinates[local] = places[coordinates[local]]
     modes = list(tensor.modes)
     modes[local] = Mode(mode.name, units, labels, mode.bin)
-    return _ordered(coordinates, tensor.values, modes, tensor.bounds)
+    return _ordered(coordinates, tensor.values.copy(), modes, tensor.bounds)
 
 
 # -- labels ---------------------------------------------------------------------------------------
@@ -270,17 +271,10 @@ def _ordered(
     modes: Sequence[Mode],
     bounds: tuple[float, float] | None,
 ) -> SparseTensor:
-    """A tensor of entries that were renumbered; there may be none."""
-    order = lexicographic_order(coordinates, tuple(mode.size for mode in modes))
-    if order is not None:
-        coordinates, values = coordinates[:, order], values[order]
-    return SparseTensor(
-        np.ascontiguousarray(coordinates),
-        np.ascontiguousarray(values),
-        tuple(modes),
-        bounds,
-        _checked=True,
-    )
+    """A tensor of entries that were renumbered, whose arrays become its own; there may be none."""
+    coordinates, values = np.ascontiguousarray(coordinates), np.ascontiguousarray(values)
+    sort_entries(coordinates, values, tuple(mode.size for mode in modes), available_threads())
+    return SparseTensor(coordinates, values, tuple(modes), bounds, _checked=True)
 
 
 def _labels(mode: Mode) -> Sequence[object]:

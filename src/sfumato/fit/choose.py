@@ -13,14 +13,12 @@ from sfumato.errors import SettingError
 from sfumato.fit.admit import Protected, check_labels, public_facts
 from sfumato.fit.completion import Completion
 from sfumato.fit.plan import PrivatePlan
-from sfumato.fit.planner import forecast, multiplier, serves_factors
 from sfumato.fit.request import Privacy
 from sfumato.models.shape import Shape
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.units import AnyUnit, UnitValues, Value
-from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.protocol import PrivateSolver, Run, Wish, check_solver
 from sfumato.solvers.registry import has_factors, names, private_solver, solver_class
 
@@ -111,6 +109,8 @@ def choose(
     and all that is fitted to them after it is free. Where presence is protected, the planner says
     what each method can be expected to reach.
     """
+    from sfumato.fit.planner import forecast, multiplier, serves_factors
+
     if isinstance(facts.unit, Value):
         epsilon = budget.epsilon if isinstance(budget, Budget) else None
         if facts.shape.fit_biases and (epsilon is None or epsilon < _FULL_VALUES):
@@ -127,6 +127,10 @@ def choose(
 
 def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) -> Choice:
     """The method and rank that were asked for, or what they leave open."""
+    # Open fits, which import this module too, do without both.
+    from sfumato.fit.planner import forecast
+    from sfumato.solvers.private.alternating.solver import PrivateAlternating
+
     most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
     if rank is None and method == "auto":  # several ranks were asked for: the middle one stands for them
         most = int(np.median(facts.shape.ranks))

@@ -18,12 +18,12 @@ from math import floor, inf, log2, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from sfumato.data.profile import Profile
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
+from sfumato.privacy.roots import crossing
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
@@ -102,7 +102,7 @@ def popular_levels(size: int, exponent: float, entries: float, cells: float) -> 
     high = start + 1.0
     while surplus(high) < 0:
         high += 1.0
-    rate = np.exp(brentq(surplus, start - 1e-9, high, xtol=1e-12))
+    rate = np.exp(crossing(surplus, float(start) - 1e-9, float(high), 1e-12))
     drawn = cells * -np.expm1(-rate * popularity)
     return Levels(drawn * entries / (number @ drawn), number)
 
@@ -145,6 +145,11 @@ class Outlook:
             popular_levels(size, exponent, self.entries, prod(sizes) / size)
             for size, exponent in zip(sizes, exponents, strict=True)
         )
+
+    @cached_property
+    def shares(self) -> list[Array]:
+        """Of all entries, by mode and group: asked for in every step towards a fixed point."""
+        return [levels.share for levels in self.levels]
 
     @cached_property
     def counted(self) -> tuple[Counted, ...]:
@@ -202,7 +207,7 @@ class Outlook:
             counted, noise = Counted(entries, entries), 0.0
         found = np.multiply.outer(np.asarray(signal, np.float64), counted.weights**2)
         kept = found / (found + rest * counted.squares + noise)
-        return np.asarray(kept @ self.levels[mode].share)
+        return np.asarray(kept @ self.shares[mode])
 
 
 # -- what to expect -------------------------------------------------------------------------------

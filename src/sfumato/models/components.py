@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from sfumato.checks import as_numbers
 from sfumato.errors import DataError
@@ -74,6 +73,8 @@ def match_components(found: Array | Sequence[Array], reference: Array | Sequence
     Each is a matrix with a component in every row, or for an asymmetric tensor one such matrix for each
     mode. Lengths play no part.
     """
+    from scipy.optimize import linear_sum_assignment
+
     ours, theirs = _unit_rows(found), _unit_rows(reference)
     if len(ours) != len(theirs) or any(
         a.shape[1] != b.shape[1] for a, b in zip(ours, theirs, strict=False)

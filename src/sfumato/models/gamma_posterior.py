@@ -12,8 +12,6 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from scipy.special import digamma, gammaln
-from scipy.stats import gamma
 
 from sfumato.errors import SettingError
 from sfumato.models.coupled import CoupledModel
@@ -53,6 +51,8 @@ class GammaPosterior:
 
     def set(self, number: int, shapes: Array, rates: Array, levels: Any = ...) -> None:
         """Give a block, or some levels of it, other laws."""
+        from scipy.special import digamma
+
         models = (self.shapes, self.rates, self.means, self.geometric)
         found = (shapes, rates, shapes / rates, np.exp(digamma(shapes)) / rates)
         for model, values in zip(models, found, strict=True):
@@ -89,10 +89,12 @@ class GammaPosterior:
         """
         if not (isinstance(level, Real) and 0 < level < 1):
             raise SettingError(f"the level of an interval lies between 0 and 1, got {level!r}")
+        from scipy.special import gammaincinv
+
         mean = np.maximum(self.predict(part, coordinates, threads=threads), 1e-300)
         variance = np.maximum(self.variance(part, coordinates, threads=threads), 1e-300)
         low, high = (
-            np.asarray(gamma.ppf(tail, mean**2 / variance, scale=variance / mean))
+            np.asarray(gammaincinv(mean**2 / variance, tail) * (variance / mean))
             for tail in ((1 - level) / 2, (1 + level) / 2)
         )
         return low, high
@@ -154,6 +156,8 @@ def blocks_of(model: CoupledModel) -> tuple[Array, ...]:
 
 def _divergence(shapes: Array, rates: Array, prior_shape: float, prior_rate: float) -> Array:
     """Kullback-Leibler divergence of Gamma laws from one Gamma law."""
+    from scipy.special import digamma, gammaln
+
     spread = (shapes - prior_shape) * digamma(shapes) - gammaln(shapes) + gammaln(prior_shape)
     place = prior_shape * np.log(rates / prior_rate) + shapes * (prior_rate / rates - 1)
     return np.asarray(spread + place)

@@ -18,7 +18,6 @@ from functools import cache, lru_cache
 from math import exp, expm1, fsum, inf, log, sqrt, tanh
 
 import numpy as np
-from scipy.optimize import brentq
 
 from sfumato.errors import SettingError
 from sfumato.privacy.budgets import ZCDP, Budget
@@ -30,6 +29,7 @@ from sfumato.privacy.curves import (
     gaussian_delta,
     gaussian_epsilon,
     loss_variance,
+    surpasses,
 )
 from sfumato.privacy.events import (
     ApproximateEvent,
@@ -41,6 +41,7 @@ from sfumato.privacy.events import (
     SampledGaussianEvent,
     ZCDPEvent,
 )
+from sfumato.privacy.roots import crossing
 
 __all__ = [
     "ROUNDING",
@@ -73,7 +74,7 @@ def epsilon_of(event: Event, delta: float) -> float:
 def _epsilon(event: Event, delta: float) -> float:
     parts = counted(event)
     pure = _pure_epsilon(parts)
-    if delta == 0 or pure == 0:
+    if delta == 0 or pure == 0 or surpasses(parts, pure, delta):
         return pure
     return min(pure, curve_of(parts, delta).epsilon(delta))
 
@@ -207,5 +208,5 @@ def _least_noise(share: Callable[[float], float], start: float) -> float | None:
     while abs(at + step) < _FURTHEST and excess(at) * excess(at + step) > 0:
         at, step = at + step, 2 * step
     if abs(at + step) < _FURTHEST and excess(at) != 0:
-        brentq(excess, at, at + step, xtol=1e-9)
+        crossing(excess, at, at + step, 1e-9)
     return exp(min(enough)) if enough else None

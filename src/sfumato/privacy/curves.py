@@ -23,8 +23,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 
 from sfumato.privacy.events import (
     ApproximateEvent,
@@ -37,6 +35,7 @@ from sfumato.privacy.events import (
     ZCDPEvent,
     flattened,
 )
+from sfumato.privacy.roots import crossing
 
 Parts = Mapping[Event, int]
 Orders = NDArray[np.float64]
@@ -48,6 +47,7 @@ _ROUNDING = 2.0**-51  # of delta, by Fourier transforms, for each composed event
 _CANCELLED = 1e-5  # of delta, where it is asked for at many epsilons at once
 _WIDEST = 500.0  # largest privacy loss that is worth a distribution
 _COMPOSED = 10**6  # more events than this are not composed one by one
+_FEW_PURE = 32  # so many pure events are composed here
 _DISTINCT = 32  # more kinds of events than this are rounded to a geometric grid
 _STEP = 1.01  # of that grid
 
@@ -127,6 +127,8 @@ def _rounded(event: Event) -> Event:
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """Exact delta of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
+    from scipy.special import log_ndtr, ndtr
+
     mu = 1 / noise_multiplier
     second = exp(min(700.0, epsilon + float(log_ndtr(-epsilon / mu - mu / 2))))
     return max(0.0, float(ndtr(mu / 2 - epsilon / mu)) - second)
@@ -140,8 +142,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(noise_multiplier, high) > delta:
         high *= 2
-    root = brentq(lambda e: gaussian_delta(noise_multiplier, e) - delta, 0.0, high, xtol=1e-12)
-    return float(root) * (1 + 1e-9) + 1e-12
+    root = crossing(lambda e: gaussian_delta(noise_multiplier, e) - delta, 0.0, high, 1e-12)
+    return root * (1 + 1e-9) + 1e-12
 
 
 class GaussianCurve(Curve):
@@ -275,6 +277,14 @@ def _response_loss(event: PureEvent | ApproximateEvent, interval: float) -> Any:
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
+    dots, deltas = _response_dots(event, interval)
+    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, dots, deltas))
+
+
+def _response_dots(
+    event: PureEvent | ApproximateEvent, interval: float
+) -> tuple[list[int], list[float]]:
+    """Losses around which randomised response has some, over the interval, and delta at each of them."""
     epsilon, fails = event.epsilon, event.delta if isinstance(event, ApproximateEvent) else 0.0
 
     def response(at: float) -> float:
@@ -284,8 +294,40 @@ def _response_loss(event: PureEvent | ApproximateEvent, interval: float) -> Any:
 
     ends = (-epsilon / interval, epsilon / interval)
     dots = sorted({way(end) for end in ends for way in (floor, ceil)})
-    deltas = [fails + (1 - fails) * response(dot * interval) for dot in dots]
-    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, dots, deltas))
+    return dots, [fails + (1 - fails) * response(dot * interval) for dot in dots]
+
+
+def surpasses(parts: Parts, epsilon: float, delta: float) -> bool:
+    """Whether the loss curve of a few pure parts is known to lie above delta at epsilon.
+
+    It says no less than epsilon then, and need not be made: dp-accounting takes a second to import.
+    """
+    pure = [(part, times) for part, times in parts.items() if isinstance(part, PureEvent)]
+    times = sum(parts.values())
+    if len(pure) < len(parts) or times > _FEW_PURE or delta < 10 * _ROUNDING * times:
+        return False
+    if any(part.epsilon > _WIDEST for part, _ in pure):
+        return False
+    interval, composed, lowest = _interval(parts), np.ones(1), 0
+    for part, number in pure:
+        dots, masses = _response_masses(part, interval)
+        for _ in range(number):
+            spread = np.zeros(composed.size + dots[-1] - dots[0])
+            for dot, mass in zip(dots, masses, strict=True):
+                spread[dot - dots[0] :][: composed.size] += mass * composed
+            composed, lowest = spread, lowest + dots[0]
+    losses = (lowest + np.arange(composed.size)) * interval
+    beyond = composed @ np.maximum(0.0, -np.expm1(epsilon - losses))
+    return bool(beyond > (1 + 1e-6) * delta)  # more than sums of so few numbers are rounded by
+
+
+def _response_masses(event: PureEvent, interval: float) -> tuple[list[int], list[float]]:
+    """Probabilities of the same dots: delta is straight between them, as a function of e^epsilon."""
+    dots, deltas = _response_dots(event, interval)
+    ends = np.exp(np.array(dots) * interval)
+    slopes = np.append(np.diff(deltas) / np.diff(ends), 0.0)
+    masses = (ends[1:] * np.diff(slopes)).tolist()
+    return dots, [1 - sum(masses), *masses]
 
 
 # -- Renyi divergences ----------------------------------------------------------------------------
@@ -377,6 +419,8 @@ def _deltas(parts: Parts, epsilons: Orders) -> Orders:
 
 def _sampled_moment(event: SampledGaussianEvent, order: int) -> float:
     """Mironov, Talwar and Zhang 2019, section 3.3, for a whole order."""
+    from scipy.special import gammaln, logsumexp
+
     k = np.arange(order + 1)
     choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     taken = k * log(event.rate) + (order - k) * np.log1p(-event.rate)

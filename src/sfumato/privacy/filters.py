@@ -20,17 +20,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import fsum, inf, log, sqrt
+from math import fsum, inf, log, sqrt, tanh
 from typing import Literal
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
 
 from sfumato.errors import SettingError
 from sfumato.privacy.accounting import ROUNDING, epsilon_of, gaussian_multiplier, rho_of
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.curves import Orders, counted, curve_of, gaussian_epsilon
-from sfumato.privacy.events import Composed, Event, GaussianEvent, Repeated
+from sfumato.privacy.events import Composed, Event, GaussianEvent, PureEvent, Repeated
 
 Kind = Literal["epsilon", "gaussian", "rho"]
 _SET_ASIDE = 0.02  # of the limit's delta, for what is not quite Gaussian
@@ -74,7 +73,14 @@ class Filter:
         except SettingError:  # no noise that can be drawn is enough
             return added
         squares = cls("gaussian", widest**-2, slack)
-        return min(squares, added, key=lambda each: fsum(each.costs(first, 1)) / each.total)
+
+        def taken(each: Filter) -> float:
+            return fsum(each.costs(first, 1)) / each.total
+
+        # Told apart without a loss distribution, where that can be.
+        if _least_square(first, slack) / squares.total > taken(added):
+            return added
+        return min(squares, added, key=taken)
 
     def costs(self, events: Sequence[Event], fit: int) -> list[float]:
         """What each draw of a fit costs; what only the fit as a whole has a price for is paid first."""
@@ -130,6 +136,20 @@ def _squares(events: Sequence[Event], slack: float) -> list[float]:
     return costs
 
 
+def _least_square(events: Sequence[Event], slack: float) -> float:
+    """A part of what pure draws cost as squares, with at most this slack.
+
+    A Gaussian that dominates them tells neighbours apart as well as the dearest of them does by itself,
+    at epsilon 0, where randomised response has a delta of tanh(epsilon / 2).
+    """
+    from scipy.special import ndtri
+
+    parts = [part for event in events for part in counted(event)]
+    dearest = max((part.epsilon for part in parts if isinstance(part, PureEvent)), default=0.0)
+    told = max(0.0, (tanh(dearest / 2) - slack) / (1 - slack))
+    return float(2 * ndtri((1 + told) / 2)) ** 2
+
+
 def _rhos(events: Sequence[Event], _slack: float) -> list[float]:
     return [rho_of(event) for event in events]
 
@@ -166,6 +186,8 @@ def dominating_gaussian(event: Event, slack: float) -> float:
 
 def _gaussian_deltas(change: float, epsilons: Orders) -> Orders:
     """Of the Gaussian mechanism (Balle and Wang 2018, Theorem 8), at many epsilons."""
+    from scipy.special import log_ndtr, ndtr
+
     first = ndtr(change / 2 - epsilons / change)
     second = np.exp(np.minimum(700.0, epsilons + log_ndtr(-epsilons / change - change / 2)))
     deltas: Orders = np.maximum(0.0, first - second)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
-from sfumato.kernels.numba.ordering import gather, order_by, refine_order, row_starts
+from sfumato.kernels.numba.ordering import row_starts, scatter, slots_by, slots_in_order
+from sfumato.kernels.numba.threads import run
 from sfumato.records import same
 
 _T = TypeVar("_T")
@@ -87,13 +88,13 @@ class Site:
         """The entries sorted by a mode."""
         return self.kept(("mode", mode), lambda: self._sorted_by(mode))
 
-    def order(self, mode: int) -> NDArray[np.int32]:
-        """The numbers of the entries, sorted by a mode."""
+    def slots(self, mode: int) -> NDArray[np.int32]:
+        """The place of each entry among all, sorted by a mode."""
         levels, size = self.tensor.coordinates[mode], self.tensor.shape[mode]
-        return self.kept(("order", mode), lambda: order_by(levels, size))
+        return self.kept(("slots", mode), lambda: slots_by(levels, size, self.threads))
 
     def _sorted_by(self, mode: int) -> ByMode:
-        return _sorted_by(self.tensor, mode, self.weights)
+        return _sorted_by(self.tensor, mode, self.weights, self.threads)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -117,8 +118,9 @@ class WeightedSite(Site):
         base = self._origin.by_mode(mode)
         if mode == 0:
             return ByMode(base.others, self.tensor.values, base.starts, self.weights)
-        order = self._origin.order(mode)
-        values, weights = gather(self.tensor.values, order), gather(self.weights, order)
+        slots = self._origin.slots(mode)
+        values = scatter(self.tensor.values, slots, threads=self.threads)
+        weights = scatter(self.weights, slots, threads=self.threads)
         return ByMode(base.others, _read_only(values), base.starts, _read_only(weights))
 
 
@@ -128,16 +130,16 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _sorted_by(tensor: SparseTensor, mode: int, weights: NDArray[Any]) -> ByMode:
+def _sorted_by(tensor: SparseTensor, mode: int, weights: NDArray[Any], threads: int) -> ByMode:
     levels, size = tensor.coordinates[mode], tensor.shape[mode]
     starts = row_starts(levels, size)
     if mode == 0:  # a tensor's entries are sorted by the first mode: no copy
         return ByMode(tensor.coordinates[1:], tensor.values, starts, weights)
-    order = order_by(levels, size)
+    slots = slots_by(levels, size, threads)
     others = np.empty((tensor.order - 1, tensor.n_entries), np.int32)
     for row, m in enumerate(m for m in range(tensor.order) if m != mode):
-        gather(tensor.coordinates[m], order, others[row])
-    values = gather(tensor.values, order)
+        scatter(tensor.coordinates[m], slots, others[row], threads=threads)
+    values = scatter(tensor.values, slots, threads=threads)
     return ByMode(_read_only(others), _read_only(values), starts, weights)
 
 
@@ -188,7 +190,7 @@ def _nested_order(sizes: Sequence[int], generator: np.random.Generator) -> NDArr
     return order
 
 
-def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> Grid:
+def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int, threads: int = 1) -> Grid:
     """Shuffle the entries and cut them into strata, blocks and tiles.
 
     There are fewer blocks than asked for where they would hold too few entries to be worth a thread.
@@ -199,25 +201,25 @@ def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int) -> G
         blocks -= 1
     tiles = _tiles_per_block(tensor, blocks, row_bytes)
     per_block = int(np.prod(tiles))
-    key = _tile_keys(tensor, blocks, tiles)
-    n_keys = blocks**order * per_block
-    starts = row_starts(key, n_keys)
-    entries = np.arange(n, dtype=np.int32)
-    np.random.default_rng(seed).shuffle(entries)
-    entries = refine_order(entries, key, n_keys)
-    del key
+    key, entries = np.empty(n, np.int32), np.arange(n, dtype=np.int32)
+    shuffle = partial(np.random.default_rng(seed).shuffle, entries)
+    run([shuffle, partial(_tile_keys, tensor, blocks, tiles, key)], min(threads, 2))
+    starts = row_starts(key, blocks**order * per_block)
+    slots = slots_in_order(entries, key, starts, out=key)
+    del entries
     coordinates = np.empty_like(tensor.coordinates)
     for m in range(order):
-        gather(tensor.coordinates[m], entries, coordinates[m])
+        scatter(tensor.coordinates[m], slots, coordinates[m], threads=threads)
     edges = np.empty((blocks ** (order - 1), blocks, per_block + 1), np.int64)
     edges[..., :-1] = starts[:-1].reshape(edges[..., :-1].shape)
     edges[..., -1] = starts[per_block::per_block].reshape(edges.shape[:2])
-    return Grid(coordinates, gather(tensor.values, entries), edges, tuple(tiles))
+    values = scatter(tensor.values, slots, threads=threads)
+    return Grid(coordinates, values, edges, tuple(tiles))
 
 
-def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[np.int32]:
-    """Number of each entry's tile, counted by stratum, then block, then tile."""
-    key = np.zeros(tensor.n_entries, np.int32)
+def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int], key: NDArray[np.int32]) -> None:
+    """Number of each entry's tile, counted by stratum, then block, then tile, written to ``key``."""
+    key[:] = 0
     within = np.zeros(tensor.n_entries, np.int32)
     first = np.zeros(0, np.int32)
     for m, (levels, name) in enumerate(zip(tensor.coordinates, tensor.mode_names, strict=True)):
@@ -232,12 +234,13 @@ def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int]) -> NDArray[n
             first = tile
         else:  # a stratum is a shift of every mode's groups against the first mode's
             key *= blocks
-            key += (tile - first) % blocks
+            tile -= first
+            tile %= blocks
+            key += tile
     key *= blocks
     key += first
     key *= int(np.prod(tiles))
     key += within
-    return key
 
 
 _BLOCK_ENTRIES = 1 << 12  # smaller blocks would cost more in starting them than they save

@@ -88,8 +88,8 @@ print(model.predict(mode0=1, mode1=2) < 100)
 """
 TWO_KERNELS = """
 import numpy as np
-from sfumato.kernels.numba.ordering import order_by
-print(order_by(np.array([1, 0, 1], np.int32), 2).tolist() == [1, 0, 2])
+from sfumato.kernels.numba.ordering import slots_by
+print(slots_by(np.array([1, 0, 1], np.int32), 2).tolist() == [1, 0, 2])
 """
 
 

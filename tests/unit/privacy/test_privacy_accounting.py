@@ -26,7 +26,13 @@ from sfumato.privacy.accounting import (
     rounds_of_noise,
 )
 from sfumato.privacy.budgets import ZCDP, Budget
-from sfumato.privacy.curves import LossCurve, RenyiCurve, gaussian_delta, gaussian_epsilon
+from sfumato.privacy.curves import (
+    LossCurve,
+    RenyiCurve,
+    gaussian_delta,
+    gaussian_epsilon,
+    surpasses,
+)
 from sfumato.privacy.events import (
     ApproximateEvent,
     Composed,
@@ -360,3 +366,26 @@ def test_heavy_libraries_are_loaded_when_needed():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+# -- where a loss curve need not be made ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_pure_parts_do_without_a_loss_curve_only_where_it_says_no_less_than_their_sum(seed):
+    rng = np.random.default_rng(seed)
+    epsilons = 10 ** rng.uniform(-3, 0.5, rng.integers(1, 6))
+    parts = {PureEvent(float(each)): int(rng.integers(1, 4)) for each in epsilons}
+    total, delta = sum(part.epsilon * n for part, n in parts.items()), float(10 ** rng.uniform(-12, -1))
+    if surpasses(parts, total, delta):
+        assert LossCurve(parts).epsilon(delta) > total
+    event = Composed(tuple(Repeated(part, times) for part, times in parts.items()))
+    expected = min(epsilon_of(event, 0.0), LossCurve(parts).epsilon(delta))
+    assert epsilon_of(event, delta) == expected
+
+
+def test_a_few_pure_parts_do_without_a_loss_curve():
+    assert surpasses({PureEvent(0.31): 1, PureEvent(0.12): 3}, 0.67, 1e-6)
+    assert not surpasses({PureEvent(0.31): 1}, 0.31, 0.5)
+    assert not surpasses({PureEvent(0.01): 1000}, 10.0, 1e-6)  # composed, they cost far less
+    assert not surpasses({PureEvent(0.31): 1, GaussianEvent(1.0): 1}, 0.31, 1e-6)

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import scipy.sparse
 from numpy.typing import NDArray
 
 from sfumato.data.io import apart_child
@@ -60,6 +59,8 @@ def load_mat(path: Path, variable: str | None) -> Any:
     (shape,) = found.values()
     if not words["sparse"]:
         return arrays[0]
+    import scipy.sparse
+
     data, indices, indptr = arrays
     with reading(path):
         return scipy.sparse.csc_array((data, indices, indptr), shape=tuple(shape))

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import scipy.sparse
 from numpy.typing import NDArray
 
 from sfumato.data.io import apart, npy, sparse
@@ -109,6 +108,8 @@ def _load_npz(arrays: npy.Npz, variable: str | None, selection: Selection) -> An
 
 def _load_sparse(arrays: npy.Npz) -> Any:
     """A matrix as ``scipy.sparse.save_npz`` writes it. It is not yet checked."""
+    import scipy.sparse
+
     named = arrays["format"].item()
     format = named.decode("ascii") if isinstance(named, bytes) else str(named)
     shape = tuple(int(size) for size in arrays["shape"])

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import narwhals as nw
 import pyarrow as pa
 
 from sfumato.errors import DataError, SfumatoError
@@ -46,7 +45,6 @@ UNPACKED_TIMES = 250
 # What libraries raise at damaged or foreign input. Whatever else is raised is a defect and shows itself.
 _FOREIGN = (
     pa.ArrowException,
-    nw.exceptions.NarwhalsError,
     zipfile.BadZipFile,
     zlib.error,
     gzip.BadGzipFile,
@@ -61,7 +59,7 @@ _FOREIGN = (
     OSError,
     RuntimeError,  # also of kinds of data that a library cannot read, and of nesting too deep
     TypeError,
-    ValueError,  # errors of Unicode among them
+    ValueError,  # errors of Unicode among them, and those of narwhals
 )
 _NO_SENTENCE = (LookupError, SyntaxError, tokenize.TokenError)  # what these say, or how, helps nobody
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sfumato.data.io.arrow import filled, from_numpy, to_numpy
 from sfumato.data.tensor import TIME_BINS
 from sfumato.errors import DataError, SettingError
 from sfumato.surface import setting
@@ -53,13 +54,13 @@ class LabelEncoder:
         distinct = batch.dictionary
         if self._known is None:
             self._known = distinct[:0]
-        codes = pc.index_in(distinct, value_set=self._known).fill_null(-1)
-        codes = np.append(codes.to_numpy(zero_copy_only=False), np.int32(-1))
+        codes = filled(pc.index_in(distinct, value_set=self._known), -1)
+        codes = np.append(to_numpy(codes), np.int32(-1))
         new = np.flatnonzero(codes[:-1] < 0)
         codes[new] = np.arange(len(self._known), len(self._known) + new.size)
-        self._known = pa.concat_arrays([self._known, distinct.take(pa.array(new))])
+        self._known = pa.concat_arrays([self._known, distinct.take(from_numpy(new))])
         # The last code stands for nulls.
-        positions = batch.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
+        positions = to_numpy(filled(batch.indices, len(distinct)))
         return np.asarray(codes[positions], np.int32)
 
     def finish(self) -> tuple[NDArray[Any], NDArray[np.int32]]:
@@ -72,8 +73,8 @@ class LabelEncoder:
         labels = self._final_labels()
         order = pc.array_sort_indices(labels)
         remap = np.empty(len(labels), np.int32)
-        remap[order.to_numpy()] = np.arange(len(labels), dtype=np.int32)
-        return labels.take(order).to_numpy(zero_copy_only=False), remap
+        remap[to_numpy(order)] = np.arange(len(labels), dtype=np.int32)
+        return to_numpy(labels.take(order)), remap
 
     def _final_labels(self) -> Any:
         known = pa.array([], pa.int64()) if self._known is None else self._known

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import scipy.sparse
 from numpy.typing import NDArray
 
 from sfumato.checks import as_names, check_kind, check_text, given
@@ -89,6 +88,8 @@ def _refuse_separator(separator: str | None, what: str) -> None:
 
 
 def _read_object(source: Any, selection: Selection, bounds: tuple[float, float] | None) -> SparseTensor:
+    import scipy.sparse
+
     if isinstance(source, SparseTensor):
         if selection != Selection():
             raise SettingError("a tensor has its modes already: only bounds can be given with it")

@@ -11,7 +11,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from sfumato.errors import DataError
 from sfumato.types import Array
@@ -38,6 +37,8 @@ def checked(matrix: Any) -> Any:
 
 def entries(matrix: Any) -> tuple[Sequence[Array], Array]:
     """Coordinates and values of the stored entries, stored zeros among them."""
+    import scipy.sparse
+
     if hasattr(checked(matrix), "indptr") and int(matrix.indptr[-1]) < len(matrix.indices):
         matrix = matrix.copy()  # the caller's stays as it is
         matrix.prune()  # room for entries to come, which SciPy would take for entries

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sfumato.data.io import apart, delimited
+from sfumato.data.io.arrow import filled, to_numpy
 from sfumato.data.io.files import reading
 from sfumato.data.io.labels import (
     LabelEncoder,
@@ -28,7 +27,8 @@ from sfumato.data.io.labels import (
 )
 from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
-from sfumato.kernels.numba.ordering import gather, lexicographic_order
+from sfumato.kernels.numba.ordering import sort_entries
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.surface import either, setting
 
 # Large batches: the labels known so far are hashed once for each.
@@ -115,6 +115,8 @@ def column_names(path: Path, kind: str, separator: str | None, sheet: str | None
     """The names of a table's columns."""
     with reading(path):
         if kind == "parquet":
+            import pyarrow.parquet as pq
+
             return list(pq.read_schema(path).names)
         if kind == "xlsx":
             return list(apart.load_xlsx(path, sheet).column_names)
@@ -126,6 +128,8 @@ def stream_file(
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the selected columns of a file with a table, read once."""
     if kind == "parquet":
+        import pyarrow.parquet as pq
+
         with pq.ParquetFile(path) as file:
             columns = selection.columns(file.schema_arrow.names)
             yield from file.iter_batches(BATCH_ROWS, columns=columns)
@@ -141,6 +145,8 @@ def read_file(
 ) -> pa.Table:
     """A whole table of a file."""
     if kind == "parquet":
+        import pyarrow.parquet as pq
+
         return pq.read_table(path)
     if kind == "xlsx":
         return apart.load_xlsx(path, sheet)
@@ -149,6 +155,8 @@ def read_file(
 
 def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table:
     """A pandas, polars, pyarrow or similar table as an Arrow table, selected columns only."""
+    import narwhals as nw
+
     try:
         frame = nw.from_native(_with_text_names(source), eager_only=True)
     except TypeError as error:
@@ -166,6 +174,8 @@ def table_in_memory(source: Any, selection: Selection | None = None) -> pa.Table
 
 def _with_text_names(source: Any) -> Any:
     """The same table with columns named by text: pandas has numbers there if it is told nothing."""
+    import narwhals as nw
+
     if isinstance(source, pa.Table):
         check_distinct(source.column_names)
     if nw.dependencies.is_pandas_dataframe(source):
@@ -242,7 +252,8 @@ class EntryCollector:
             _move_codes(codes, remap, row)
         values = np.concatenate(self._values)
         self._values.clear()
-        _sort_in_place(coordinates, values, [mode.size for mode in modes])
+        shape = tuple(mode.size for mode in modes)
+        sort_entries(coordinates, values, shape, available_threads())
         # Checked, that is sorted: the tensor would copy the arrays to be sure that they are its
         # own, which these are. Codes are in range by construction.
         return SparseTensor(coordinates, values, tuple(modes), check_bounds(bounds), _checked=True)
@@ -259,13 +270,6 @@ def _move_codes(
         end -= len(part)
 
 
-def _sort_in_place(coordinates: NDArray[np.int32], values: NDArray[Any], shape: Sequence[int]) -> None:
-    order = lexicographic_order(coordinates, tuple(shape))
-    if order is not None:
-        for array in (*coordinates, values):
-            array[:] = gather(array, order)
-
-
 def as_values(array: Any, column: str) -> NDArray[Any]:
     """A column of numbers as float32 if it is that, else float64; null becomes NaN."""
     kind = array.type
@@ -280,7 +284,7 @@ def as_values(array: Any, column: str) -> NDArray[Any]:
             f"for example {example!r}"
         )
     dtype = pa.float32() if pa.types.is_float32(array.type) else pa.float64()
-    return np.asarray(array.cast(dtype, safe=False).fill_null(np.nan))
+    return to_numpy(filled(array.cast(dtype, safe=False), np.nan))
 
 
 def _numbers_from_text(array: Any, column: str) -> Any:
@@ -289,6 +293,10 @@ def _numbers_from_text(array: Any, column: str) -> Any:
         no_value = pc.is_in(text, value_set=pa.array(_NO_VALUE))
         return pc.if_else(no_value, pa.scalar(None, pa.string()), text).cast(pa.float64())
 
+    try:
+        return array.cast(pa.string()).cast(pa.float64())  # most are numbers and nothing else
+    except pa.ArrowInvalid:
+        pass
     try:
         return convert(array)
     except pa.ArrowInvalid as error:

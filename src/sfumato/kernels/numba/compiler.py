@@ -17,6 +17,7 @@ from weakref import WeakSet
 import numba
 from numba.core import event as numba_event
 from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 
 # Sums may be reordered so that they vectorise; NaN and infinity keep their meaning, because a
 # diverging fit is recognised by them.
@@ -70,9 +71,12 @@ class _Cache(FunctionCache):
         index: Any = self._cache_file
         index._source_stamp = (index._source_stamp, _sources_stamp())
 
-    def load_overload(self, *what: Any) -> Any:
+    def load_overload(self, signature: Any, target: Any) -> Any:
         try:
-            return super().load_overload(*what)
+            if not numba.__version__.startswith(_RUNS_WITHOUT_COMPILER):
+                return super().load_overload(signature, target)
+            rtsys.initialize(target)
+            return self._load_overload(signature, target)
         except _UNUSABLE:
             return None
 
@@ -83,6 +87,9 @@ class _Cache(FunctionCache):
             _say_not_kept()
 
 
+# Before it loads what was compiled, Numba makes ready to compile, which takes 0.2 s and half of SciPy.
+# Of these versions it is known that machine code needs the runtime alone; to compile, they make ready.
+_RUNS_WITHOUT_COMPILER = ("0.68.",)
 _UNUSABLE = (OSError, EOFError, UnpicklingError)  # a full disk, no rights, half a file
 
 

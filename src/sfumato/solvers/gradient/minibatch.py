@@ -62,7 +62,7 @@ class MinibatchSGD(PassSolver):
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
         model, n = query.model, site.tensor.n_entries
         size = min(n, self.batch or min(4096, max(16, n // 200)))
-        grid = site.kept(("shuffled",), lambda: make_grid(site.tensor, 1, 0, seed=0))
+        grid = site.kept(("shuffled",), lambda: make_grid(site.tensor, 1, 0, 0, site.threads))
         # A copy, like the model: the query stays what it was.
         motion = Motion(*map(np.copy, query.memory)) if query.memory else motion_at_rest(model)
         squares = run_batches(

@@ -59,7 +59,8 @@ class SGD(PassSolver):
         row_bytes = query.model.rows.strides[0]
         # The shuffle that every pass starts from depends on public numbers only.
         grid = site.kept(
-            ("grid", blocks, row_bytes), lambda: make_grid(tensor, blocks, row_bytes, seed=0)
+            ("grid", blocks, row_bytes),
+            lambda: make_grid(tensor, blocks, row_bytes, 0, site.threads),
         )
         squares = run_pass(
             query.model,
