@@ -35,6 +35,7 @@ from sfumato.kernels.numba.simd import (
     load,
     multiply,
     padded_width,
+    prefetch,
     spread,
     spread_from,
     store,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from sfumato.sites.memory import ByMode
 
 _SIDE = 4  # designs that are turned into features at a time
+_AHEAD = 12  # entries between asking for rows and using them
 CORE = -1  # the block that is no mode
 
 
@@ -106,6 +108,18 @@ def _gather(p: Any, index: Array, block: int, rank: int, work: Array, designs: A
     design(p, index, block, work, designs, at)
     width = row_width(p)
     return dot(designs, at, p.rows, index[block] * width, width)
+
+
+@inlined
+def _fetch(p: Any, lead: int, others: Array, entry: int) -> None:
+    """Ask for the rows of an entry that is still to come: they lie anywhere in memory."""
+    if entry < others.shape[1]:
+        width = row_width(p)
+        for j in range(others.shape[0]):
+            m = j if j < lead else j + 1
+            row = p.offsets[m] + element(others, j * others.shape[1] + entry)
+            prefetch(p.rows, row * width)
+            prefetch(p.biases, row)
 
 
 @inlined
@@ -213,6 +227,7 @@ def _by_entry(
         for begin in range(starts[row], starts[row + 1], _SIDE):
             count = min(_SIDE, starts[row + 1] - begin)
             for e in range(count):
+                _fetch(p, lead, others, begin + e + _AHEAD)
                 for j in range(order - 1):
                     m = j if j < lead else j + 1
                     index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
@@ -297,6 +312,7 @@ def _by_unit(
         for begin in range(starts[unit], starts[unit + 1], _SIDE):
             count = min(_SIDE, starts[unit + 1] - begin)
             for e in range(count):
+                _fetch(p, lead, others, begin + e + _AHEAD)
                 for j in range(order - 1):
                     m = j if j < lead else j + 1
                     index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
