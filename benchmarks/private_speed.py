@@ -84,7 +84,9 @@ def run(quick: bool) -> list[Figure]:
 class PrivatePasses:
     """A private fit without mean and biases that goes on; each call is one pass, in seconds."""
 
-    def __init__(self, tensor: SparseTensor, rate: float, biases: bool = False) -> None:
+    def __init__(
+        self, tensor: SparseTensor, rate: float, biases: bool = False, threads: int = 1
+    ) -> None:
         counts = np.maximum(np.concatenate([tensor.counts(n) for n in tensor.mode_names]), 1.0)
         spread = float(tensor.values.std())
         variance = np.full(tensor.order, 0.1 * spread**2)
@@ -96,7 +98,7 @@ class PrivatePasses:
         self._solver = PrivateSGD(noise=0.5, rate=rate, start=start)
         self._charge = self._solver.charges(facts)[0]
         self._state = self._solver.init(Run(), facts)
-        self._engine, self._entropy = Local(Site(tensor, 1)), Entropy()
+        self._engine, self._entropy = Local(Site(tensor, threads)), Entropy()
 
     def __call__(self) -> float:
         """Answer a question for a pass; settling the next one's steps is not timed."""
@@ -265,7 +267,7 @@ def _beside_opacus(sizes: Sizes) -> list[Figure]:
         theirs = _opacus(tensor, rate, sizes.opacus_steps)
         if theirs is None:
             return figures
-        passes = PrivatePasses(tensor, rate, biases=True)
+        passes = PrivatePasses(tensor, rate, biases=True, threads=2)
         ours = min(passes() for _ in range(sizes.repetitions)) * rate
         again = _opacus(tensor, rate, sizes.opacus_steps)
         step = min(theirs + (again or []))
