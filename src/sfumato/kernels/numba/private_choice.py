@@ -17,7 +17,7 @@ from sfumato.kernels.numba.private_moves import standardised
 from sfumato.kernels.numba.simd import element, prefetch
 from sfumato.types import Array
 
-_AHEAD = 16  # entries: far enough for memory to answer, near enough to stay in the cache
+_AHEAD = 64  # entries: far enough for memory to answer, near enough to stay in the cache
 
 
 class Touched(NamedTuple):
@@ -80,14 +80,13 @@ def batches_of(p: Any, coordinates: Array, values: Array, scale: Any, batch: Arr
     order, entries, size = len(p.offsets), values.shape[0], batch.shape[0]
     low, high, middle, unit = scale
     places, targets = np.empty((size, order), np.int32), np.empty(size, p.rows.dtype)
-    for m in range(order):
-        for k in range(size):
-            if k + _AHEAD < size:
-                prefetch(coordinates, m * entries + batch[k + _AHEAD])
-            places[k, m] = p.offsets[m] + element(coordinates, m * entries + batch[k])
     for k in range(size):
         if k + _AHEAD < size:
             prefetch(values, batch[k + _AHEAD])
+            for m in range(order):
+                prefetch(coordinates, m * entries + batch[k + _AHEAD])
+        for m in range(order):
+            places[k, m] = p.offsets[m] + element(coordinates, m * entries + batch[k])
         targets[k] = standardised(element(values, batch[k]), low, high, middle, unit)
     return places, targets
 

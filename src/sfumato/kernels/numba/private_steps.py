@@ -17,17 +17,17 @@ step at which it was last read with it. A step then costs as much as its batch, 
 (LazyDP, Lim et al. 2024, has this idea; proofs/gradient.md.)
 
 Who takes part, which rows are read and how much noise they are behind with does not depend on the
-parameters. So with two threads one prepares the coming steps, noise and all, while the other carries out
-those before: the numbers are the same as with one thread.
+parameters. So while steps are carried out by one thread, others draw the noise of the next ones and
+choose those after: the numbers are the same as with one thread.
 Readable twins of the kernels: ``kernels/reference/private_steps.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from sfumato.kernels.numba.entrywise import (
     row_width,
     workspace,
 )
-from sfumato.kernels.numba.normals import Normals, fill_normals, make_normals
+from sfumato.kernels.numba.normals import fill_normals, make_normals
 from sfumato.kernels.numba.private_choice import (
     Batches,
     Touched,
@@ -158,7 +158,7 @@ def _move_core(core: Array, of_core: Array, gradient: Array, numbers: Array, at:
 
 @kernel
 def _make_up_all(
-    p: Any, moves: Any, memory: Any, ranks: Array, touched: Any, numbers: Array, fit_biases: bool
+    p: Any, moves: Any, memory: Any, ranks: Array, fit_biases: bool, touched: Any, numbers: Array
 ) -> None:
     metric = np.sqrt(moves.square)
     _make_up(p, moves, memory, metric, ranks, touched, 0, numbers, 0, fit_biases)
@@ -296,42 +296,58 @@ def _unit_steps(
         at = _move_core(core, moves.core, core_gradient, numbers, at)
 
 
-# -- prepared by one thread, carried out by another -----------------------------------------------
+# -- chosen, noise drawn and carried out, by several threads --------------------------------------
 
-_Ready = Callable[[], None]  # steps that have been prepared
-_Prepare = Callable[[], _Ready]
+_Task = Callable[[], None]
+
+
+class _Chosen(NamedTuple):
+    """Steps that were chosen: how their noise is drawn, in two parts, and how they are carried out."""
+
+    draws: Sequence[_Task]
+    carry_out: _Task
 
 
 class _Call:
     """What all kernels of a call are given, and where their noise comes from."""
 
     def __init__(
-        self, model: Multilinear, moves: Moves, units: bool, fit_biases: bool, noise: Normals
+        self,
+        model: Multilinear,
+        moves: Moves,
+        units: bool,
+        fit_biases: bool,
+        noise: np.random.Generator,
     ) -> None:
         self.arrays, self.core = model.arrays, model.free_core
         self.moves, self.memory = moves, make_memory(model, units)
         self.ranks, self.fit_biases = np.array(model.ranks), fit_biases
-        self._order, self._noise = model.order, noise
-        self._rooms = [np.empty(0, model.dtype)] * 2  # one is read while the other is filled
         self.last = np.full(model.rows.shape[0], -1, np.int32)  # step at which a row was last read
+        self._order = model.order
+        self._halves = [make_normals(noise) for _ in range(2)]
+        # While the noise of some steps is read that of the next is drawn, and the next chosen.
+        self._rooms = [np.empty(0, model.dtype)] * 3
 
     @property
     def parameters(self) -> tuple[Any, ...]:
         return self.arrays, self.core, self.moves, self.memory, self.ranks
 
-    def numbers(self, touched: Touched, steps: int) -> Array:
-        """Normal numbers for the rows that steps read, and for as many steps of the core."""
+    def chosen(self, steps: Callable[..., None], touched: Touched, cores: int) -> _Chosen:
+        """Steps that take the rows which they touch, and normal numbers for these and for the core."""
         rows = np.diff(touched.ends).reshape(-1, self._order).sum(axis=0)
-        needed = int(rows @ (self.ranks + self.fit_biases)) + steps * self.core.size
-        size = -(-(needed + self.arrays.rows.shape[1]) // WORDS) * WORDS
+        needed = int(rows @ (self.ranks + self.fit_biases)) + cores * self.core.size
+        half = -(-(needed + self.arrays.rows.shape[1]) // (2 * WORDS)) * WORDS
         room = self._rooms.pop(0)
-        if room.size < size:
-            room = aligned_zeros((size + size // 4 // WORDS * WORDS,), room.dtype)
+        if room.size < 2 * half:
+            room = aligned_zeros((2 * half + half // 4,), room.dtype)
         self._rooms.append(room)
-        fill_normals(*self._noise, room[:size])
-        return room[:size]
+        parts = room[:half], room[half : 2 * half]
+        draws = [
+            partial(fill_normals, *noise, part) for noise, part in zip(self._halves, parts, strict=True)
+        ]
+        return _Chosen(draws, partial(steps, touched, room[: 2 * half]))
 
-    def made_up(self, steps: int, leave: int | None) -> _Ready:
+    def made_up(self, steps: int, leave: int | None) -> _Chosen:
         """Every row brought up to date, but those of the mode ``leave``."""
         offsets = [*self.arrays.offsets, self.last.size]
         modes = [np.arange(*ends) for ends in pairwise(offsets)]
@@ -339,32 +355,37 @@ class _Call:
         ends = np.cumsum([0, *(part.size for part in rows)])
         row = np.concatenate(rows).astype(np.int32)
         touched = Touched(ends, row, steps - np.maximum(self.last[row], 0))
-        arrays, _, moves, memory, ranks = self.parameters
-        numbers = self.numbers(touched, 0)
-        return partial(_make_up_all, arrays, moves, memory, ranks, touched, numbers, self.fit_biases)
+        arrays, _, *parameters = self.parameters
+        return self.chosen(partial(_make_up_all, arrays, *parameters, self.fit_biases), touched, 0)
 
 
 def _carry_out(
-    prepare: Callable[[int, int], _Ready], end: _Prepare, steps: int, size: float, threads: int
+    choose: Callable[[int, int], _Chosen],
+    end: Callable[[], _Chosen],
+    steps: int,
+    size: float,
+    threads: int,
 ) -> None:
-    """Prepare some steps after the other, and carry out those before in the meantime.
+    """Choose some steps after the other, draw their noise, and carry them out: three things at a time.
 
     ``size`` is the expected number of entries of a step.
     """
     at_a_time = max(1, int(min(steps, _AT_A_TIME / max(size, 1.0))))
-    pieces: list[_Prepare] = [
-        partial(prepare, first, min(at_a_time, steps - first)) for first in range(0, steps, at_a_time)
+    pieces = [
+        partial(choose, first, min(at_a_time, steps - first)) for first in range(0, steps, at_a_time)
     ]
-    ready: list[_Ready] = []
+    chosen: list[_Chosen] = []
+    drawn: list[_Chosen] = []
 
-    def make(piece: _Prepare, made: list[_Ready]) -> None:
+    def make(piece: Callable[[], _Chosen], made: list[_Chosen]) -> None:
         made.append(piece())
 
-    for piece in (*pieces, end):
-        made: list[_Ready] = []
-        run([*ready, partial(make, piece, made)], min(threads, 2))
-        ready = made
-    run(ready, 1)
+    for piece in (*pieces, end, None, None):
+        made: list[_Chosen] = []
+        coming = [] if piece is None else [partial(make, piece, made)]
+        ready = [each.carry_out for each in drawn]
+        run([*ready, *coming, *(draw for each in chosen for draw in each.draws)], threads)
+        chosen, drawn = made, chosen
 
 
 def entry_steps(
@@ -382,17 +403,17 @@ def entry_steps(
     threads: int = 1,
 ) -> None:
     """Steps in which every entry takes part independently with probability ``rate``."""
-    call = _Call(model, moves, False, fit_biases, make_normals(noise))
+    call = _Call(model, moves, False, fit_biases, noise)
     words, most = make_words(sampler), model.dtype.type(clip)
 
-    def prepare(first: int, count: int) -> _Ready:
+    def choose(first: int, count: int) -> _Chosen:
         ends, batch = chosen(values.size, rate, count, words)
         batches = Batches(ends, *batches_of(model.arrays, coordinates, values, scale, batch))
         touched = Touched(*touched_by_entries(model.order, ends, batches.places, first, call.last))
-        numbers = call.numbers(touched, count)
-        return partial(_entry_steps, *call.parameters, most, fit_biases, batches, touched, numbers)
+        steps_of = partial(_entry_steps, *call.parameters, most, fit_biases, batches)
+        return call.chosen(steps_of, touched, count)
 
-    _carry_out(prepare, partial(call.made_up, steps, None), steps, rate * values.size, threads)
+    _carry_out(choose, partial(call.made_up, steps, None), steps, rate * values.size, threads)
 
 
 def unit_steps(
@@ -418,17 +439,17 @@ def unit_steps(
     own row and bias are solved from its own entries at the shared parameters of the step, take no
     gradient, and are zero afterwards; ``ridge`` is their penalty.
     """
-    call = _Call(model, moves, True, fit_biases, make_normals(noise))
+    call = _Call(model, moves, True, fit_biases, noise)
     words, most = make_words(sampler), model.dtype.type(clip)
     data = entries.others, entries.values, entries.starts
 
-    def prepare(first: int, count: int) -> _Ready:
+    def choose(first: int, count: int) -> _Chosen:
         ends, levels = chosen(entries.starts.size - 1, rate, count, words)
         read = model.arrays, entries.others, entries.starts, mode, local
         touched = Touched(*touched_by_units(*read, ends, levels, first, call.last))
         how = most, fit_biases, scale, *data, mode, typical, local, ridge
-        numbers = call.numbers(touched, count)
-        return partial(_unit_steps, *call.parameters, *how, ends, levels, touched, numbers)
+        steps_of = partial(_unit_steps, *call.parameters, *how, ends, levels)
+        return call.chosen(steps_of, touched, count)
 
     end = partial(call.made_up, steps, mode if local else None)
-    _carry_out(prepare, end, steps, rate * entries.values.size, threads)
+    _carry_out(choose, end, steps, rate * entries.values.size, threads)
