@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from sfumato.sites.memory import ByMode
 
 _AHEAD = 8  # entries: far enough for memory to answer, near enough to stay in the cache
-_AT_A_TIME = 65_536  # entries, about, of the steps that are prepared at a time
+_AT_A_TIME = 65_536  # entries, about, of the steps that are chosen at a time
 
 
 # -- what kernels share -------------------------------------------------------------------------
@@ -105,8 +105,10 @@ def _make_up(
     at: int,
     fit_biases: bool,
 ) -> Any:
-    """Bring the rows that a step reads up to date: the gradient of when they were last read, then the
-    shrinking and shaking of all steps since. Where the next normal numbers lie."""
+    """Bring the rows that a step reads up to date; where the next normal numbers lie.
+
+    They move by the gradient of when they were last read, then shrink and shake for all steps since.
+    """
     rows, biases, paces, home, bias_home = p.rows, p.biases, moves.paces, moves.home, moves.bias_home
     gradient, bias_gradient = memory.gradient, memory.bias_gradient
     ends, found, behind = touched

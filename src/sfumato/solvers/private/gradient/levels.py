@@ -71,10 +71,10 @@ def entry_levels(facts: Facts, site: Site) -> Clipped:
     if facts.unit.hides_presence:
         totals = _TOTALS * np.array([one * y.size, whole.sum(), squares.sum()])
         bound = sqrt(3 * _TOTALS**2 + order * (1 + facts.shape.fit_biases))
-        return _on_grid(np.concatenate([totals, one * counts, *sums]), bound, step)
+        return on_grid(np.concatenate([totals, one * counts, *sums]), bound, step)
     totals = _TOTALS * np.array([whole.sum(), squares.sum()])
     bound = sqrt(5 * _TOTALS**2 + 4 * order * facts.shape.fit_biases)
-    return _on_grid(np.concatenate([totals, *sums]), bound, step, counts)
+    return on_grid(np.concatenate([totals, *sums]), bound, step, counts)
 
 
 def _level_sums(levels: Array, whole: Array, size: int) -> Array:
@@ -104,10 +104,11 @@ def unit_levels(facts: Facts, mode: int, site: Site, typical: float) -> Clipped:
         totals,
     )
     whole = np.concatenate([totals, counts, sums]).astype(np.int64)
-    return _on_grid(whole, sqrt(clip**2 + 3 * typical), grid(clip))
+    return on_grid(whole, sqrt(clip**2 + 3 * typical), grid(clip))
 
 
-def _on_grid(whole: Array, bound: float, step: float, *public: Array) -> Clipped:
+def on_grid(whole: Array, bound: float, step: float, *public: Array) -> Clipped:
+    """Whole numbers of a grid's step, and by how much neighbours change them together."""
     return Clipped(whole * step, inf, bound, step=step, public=public)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.gradient.levels import Start
+from sfumato.solvers.private.gradient.levels import Start, on_grid
 from sfumato.solvers.protocol import NoisyQuery, SumQuery
 from sfumato.types import Array
 
@@ -75,13 +74,13 @@ class GradientQuery(SumQuery):
             own, model = of.own, of.model if of.own is None else of.model.copy()
             units = of.scale, site.by_mode(mode), mode, of.typical, own is not None, of.own_ridge
             sums = unit_gradients(model, of.moves, *units, *how)
-        rows, biases = ([array[span] for _, span in _spans(of.model, of.own)] for array in sums[:2])
-        ranks = [of.model.ranks[m] for m, _ in _spans(of.model, of.own)]
-        parts = [part[:, :rank].ravel() for part, rank in zip(rows, ranks, strict=True)]
-        whole = np.concatenate([*parts, *(biases if of.fit_biases else []), sums.core])
+        spans = list(_spans(of.model, of.own))
+        rows = [sums.rows[span, : of.model.ranks[m]].ravel() for m, span in spans]
+        biases = [sums.biases[span] for _, span in spans if of.fit_biases]
+        whole = np.concatenate([*rows, *biases, sums.core])
         # One unit more or less adds what it has; one replaced by another, at most twice that.
         bound, step = of.clip * (2 if self.replaces else 1), grid(of.clip)
-        return Clipped(whole * step, inf, bound, step=step)
+        return on_grid(whole, bound, step)
 
 
 def moved(
