@@ -8,6 +8,7 @@ import pytest
 import sfumato as sf
 from sfumato.engines.local import Local
 from sfumato.errors import SettingError
+from sfumato.fit.completion import Completion
 from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, epsilon_of
 from sfumato.privacy.budgets import Budget
@@ -309,6 +310,12 @@ def test_noise_is_exact_where_all_units_take_part():
     assert PrivateSGD().exact
     assert PrivateSGD(rate=1.0).exact
     assert not PrivateSGD(rate=0.5).exact
+
+
+def test_a_promise_says_whether_noise_is_exact(small):
+    facts = facts_of(small, Entry())
+    for solver in (PrivateSGD(), PrivateSGD(rate=0.5)):
+        assert Completion(solver, facts).promise.exact == solver.exact
 
 
 @pytest.mark.parametrize("name", UNITS)
