@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from time import perf_counter, process_time_ns
 from typing import Any
 
-import numba
 import numpy as np
 
 import sfumato as sf
@@ -31,7 +30,9 @@ from sfumato.errors import DataError
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.plan import PrivatePlan
 from sfumato.kernels.discrete import DiscreteLaw
+from sfumato.kernels.numba.chacha import WORDS
 from sfumato.kernels.numba.discrete_noise import draw
+from sfumato.kernels.numba.normals import fill_normals, make_normals
 from sfumato.models.shape import Shape
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
@@ -51,7 +52,7 @@ NAMES = ("user", "item", "day")
 BOUNDS = (-4.0, 4.0)  # about three standard deviations of the planted values
 RANK = 16
 RATES = (0.0001, 0.001, 0.01)
-OPACUS_BARS = {0.01: 100.0, 0.1: 50.0}  # by the rate of batches
+OPACUS_RATES = (0.01, 0.1)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def run(quick: bool) -> list[Figure]:
 class PrivatePasses:
     """A private fit without mean and biases that goes on; each call is one pass, in seconds."""
 
-    def __init__(self, tensor: SparseTensor, rate: float, biases: bool = False) -> None:
+    def __init__(
+        self, tensor: SparseTensor, rate: float, biases: bool = False, threads: int = 1
+    ) -> None:
         counts = np.maximum(np.concatenate([tensor.counts(n) for n in tensor.mode_names]), 1.0)
         spread = float(tensor.values.std())
         variance = np.full(tensor.order, 0.1 * spread**2)
@@ -102,7 +105,7 @@ class PrivatePasses:
         self._solver = PrivateSGD(noise=0.5, rate=rate, start=start)
         self._charge = self._solver.charges(facts)[0]
         self._state = self._solver.init(Run(), facts)
-        self._engine, self._entropy = Local(Site(tensor, 1)), Entropy()
+        self._engine, self._entropy = Local(Site(tensor, threads)), Entropy()
 
     def __call__(self) -> float:
         """Answer a question for a pass; settling the next one's steps is not timed."""
@@ -111,14 +114,6 @@ class PrivatePasses:
         seconds = timed(lambda: answers.append(self._engine.released(query, draw)))
         self._state, _ = self._solver.update(self._state, answers[0])
         return seconds
-
-
-@numba.njit(nogil=True)
-def _normals(generator: np.random.Generator, count: int) -> float:
-    total = 0.0
-    for _ in range(count):
-        total += generator.standard_normal()
-    return total
 
 
 def _normals_of_a_pass(tensor: SparseTensor, rate: float) -> int:
@@ -135,12 +130,13 @@ def _beside_minibatches(tensor: SparseTensor, rate: float, sizes: Sizes) -> list
     small = sf.synthetic.cp((20, 20, 20), RANK, entries=300, dtype=np.float32).tensor
     PrivatePasses(small, 0.1)()  # compile
     Rounds(plain, small)
-    normals, generator = _normals_of_a_pass(tensor, rate), Entropy().generator()
-    _normals(generator, 1)
+    normals, stream = _normals_of_a_pass(tensor, rate), make_normals(Entropy().generator())
+    block = np.empty(1000 * WORDS, np.float32)
+    fill_normals(*stream, block)
     actions: dict[str, Action] = {
         "plain": Rounds(plain, tensor),
         "private": PrivatePasses(tensor, rate),
-        "noise": partial(timed, partial(_normals, generator, normals)),
+        "noise": lambda: timed(partial(fill_normals, *stream, block)) * normals / block.size,
     }
     seconds = {name: min(times) for name, times in interleave(actions, sizes.repetitions).items()}
     ratio = seconds["private"] / seconds["plain"]
@@ -311,18 +307,18 @@ def _beside_opacus(sizes: Sizes) -> list[Figure]:
         say(f"opacus is skipped: {error}")
         return []
     figures: list[Figure] = []
-    for rate in OPACUS_BARS:
+    for rate in OPACUS_RATES:
         theirs = _opacus(tensor, rate, sizes.opacus_steps)
         if theirs is None:
             return figures
-        passes = PrivatePasses(tensor, rate, biases=True)
+        passes = PrivatePasses(tensor, rate, biases=True, threads=2)
         ours = min(passes() for _ in range(sizes.repetitions)) * rate
         again = _opacus(tensor, rate, sizes.opacus_steps)
         step = min(theirs + (again or []))
         batch = rate * tensor.n_entries / 1e6
         text = f"{step / ours:.0f} x (ours {batch / ours:.1f}, Opacus {batch / step:.3f} M entries/s)"
         what = f"private steps, MovieLens 1M, batches of {rate:.0%}: ours over Opacus (ghost clipping)"
-        figures.append(Figure(what, step / ours, text, OPACUS_BARS[rate], True))
+        figures.append(Figure(what, step / ours, text, 100.0, True))
     return figures
 
 

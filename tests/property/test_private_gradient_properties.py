@@ -1,18 +1,26 @@
 """Private gradient steps: kernels equal their twins, gradients are right, clipping holds."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.kernels.numba.private_moves import Moves, Scale, make_memory, make_paces
+from sfumato.kernels.grid import grid
+from sfumato.kernels.numba.private_moves import Moves, Scale, make_paces
 from sfumato.kernels.numba.private_steps import entry_steps, unit_steps
+from sfumato.kernels.numba.private_sums import entry_gradients, unit_gradients
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.kernels.reference.private_steps import (
     entry_steps_reference,
     targets_reference,
     unit_steps_reference,
+)
+from sfumato.kernels.reference.private_sums import (
+    entry_gradients_reference,
+    unit_gradients_reference,
 )
 from sfumato.models.multilinear import CPModel, TuckerModel
 from sfumato.models.shape import Shape
@@ -20,6 +28,7 @@ from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.gradient.levels import LevelsQuery
+from sfumato.solvers.private.gradient.steps import GradientQuery, Gradients, moved
 
 examples = settings(max_examples=15, deadline=None, database=None, derandomize=True)
 KINDS = [("cp", 2, np.float64), ("cp", 3, np.float32), ("tucker", 3, np.float64)]
@@ -71,25 +80,11 @@ def scale_of(dtype):
     return Scale(*(dtype(x) for x in (LOW, HIGH, 0.25, 0.8)))
 
 
-def by_entry(model, moves, tensor, fit_biases, rate=1.0, steps=1, clip=0.5, seed=0, memory=None):
+def by_entry(model, moves, tensor, fit_biases, rate=1.0, steps=1, clip=0.5, seed=0, threads=1):
     """The model after steps of the kernel."""
-    model = model.copy()
-    entry_steps(
-        model.arrays,
-        model.free_core,
-        moves,
-        memory or make_memory(model, False),
-        scale_of(model.dtype.type),
-        tensor.coordinates,
-        tensor.values,
-        np.array(model.ranks),
-        rate,
-        steps,
-        model.dtype.type(clip),
-        fit_biases,
-        np.random.default_rng(seed),
-        np.random.default_rng(seed + 1),
-    )
+    model, streams = model.copy(), (np.random.default_rng(seed), np.random.default_rng(seed + 1))
+    data = scale_of(model.dtype.type), tensor.coordinates, tensor.values
+    entry_steps(model, moves, *data, rate, steps, clip, fit_biases, *streams, threads)
     return model
 
 
@@ -105,32 +100,15 @@ def by_unit(
     clip=0.5,
     typical=3.0,
     seed=0,
+    threads=1,
 ):
-    model, entries = model.copy(), Site(tensor, 1).by_mode(mode)
+    model, streams = model.copy(), (np.random.default_rng(seed), np.random.default_rng(seed + 1))
     if local:
         model.rows[model.span(mode)] = 0
         model.biases[model.span(mode)] = 0
-    unit_steps(
-        model.arrays,
-        model.free_core,
-        moves,
-        make_memory(model, True),
-        scale_of(model.dtype.type),
-        entries.others,
-        entries.values,
-        entries.starts,
-        mode,
-        typical,
-        local,
-        (1.3, 0.8),
-        np.array(model.ranks),
-        rate,
-        steps,
-        model.dtype.type(clip),
-        fit_biases,
-        np.random.default_rng(seed),
-        np.random.default_rng(seed + 1),
-    )
+    data = scale_of(model.dtype.type), Site(tensor, 1).by_mode(mode)
+    own = mode, typical, local, (1.3, 0.8)
+    unit_steps(model, moves, *data, *own, rate, steps, clip, fit_biases, *streams, threads)
     return model
 
 
@@ -183,17 +161,21 @@ def test_unit_steps_do_what_their_twin_does(kind, local, data):
         assert not fast.biases[fast.span(mode)].any()
 
 
-def test_memory_is_left_as_it_was_found():
+@pytest.mark.parametrize("unit", [False, True], ids=["entries", "units"])
+def test_steps_are_the_same_bits_on_any_number_of_threads(unit, monkeypatch):
+    # Few steps at a time, so that some are prepared while others are carried out.
+    monkeypatch.setattr("sfumato.kernels.numba.private_steps._AT_A_TIME", 100)
     rng = np.random.default_rng(0)
-    model = CPModel.zeros((5, 4), 2)
-    tensor = SparseTensor(rng.integers(0, 4, (2, 30)), rng.normal(size=30), (Mode("a", 5), Mode("b", 4)))
-    memory = make_memory(model, False)
-    moves = make_moves(model, rng)
-    first = by_entry(model, moves, tensor, True, 0.5, 3, memory=memory)
-    again = by_entry(model, moves, tensor, True, 0.5, 3, memory=memory)
-    np.testing.assert_array_equal(parameters(first), parameters(again))
-    for array, fresh in zip(memory, make_memory(model, False), strict=True):
-        np.testing.assert_array_equal(array, fresh)
+    model = CPModel.zeros((50, 40), 3)
+    cells = np.stack([rng.integers(0, 50, 900), rng.integers(0, 40, 900)])
+    tensor = SparseTensor(cells, rng.normal(size=900), (Mode("a", 50), Mode("b", 40)))
+    moves, steps = make_moves(model, rng, jitter=0.1), by_unit if unit else by_entry
+    one, two, again = (
+        parameters(steps(model, moves, tensor, True, rate=0.05, steps=23, threads=threads))
+        for threads in (1, 2, 5)
+    )
+    np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(one, again)
 
 
 # -- the gradient -------------------------------------------------------------------------------
@@ -358,6 +340,17 @@ def facts_of(tensor, unit, fit_biases=True, local=None):
     return Facts(shape, unit, (LOW, HIGH), local=local)
 
 
+def keeps_its_bound(one, two):
+    """Whether two answers differ by no more than their bound, in whole numbers of their step.
+
+    A bound is the root of a sum of squares, rounded; mechanisms leave more room than that.
+    """
+    assert one.step == two.step
+    whole = [answer.values.tolist() for answer in (one, two)]
+    length = sum((int(a) - int(b)) ** 2 for a, b in zip(*whole, strict=True))
+    return length <= (Fraction(one.l2) / Fraction(one.step)) ** 2 * (1 + Fraction(1, 10**15))
+
+
 @examples
 @given(tensor=ratings(), fit_biases=st.booleans(), data=st.data())
 def test_level_sums_keep_their_bounds_for_entries_and_values(tensor, fit_biases, data):
@@ -372,7 +365,7 @@ def test_level_sums_keep_their_bounds_for_entries_and_values(tensor, fit_biases,
         # Counts are public where positions are, else among the numbers that get noise.
         assert bool(one.public) == (unit == Value())
         counts = one.public[0] if one.public else one.numbers[3 : 3 + sum(tensor.shape)]
-        assert np.linalg.norm(one.numbers - two.numbers) <= one.l2 * (1 + 1e-12)
+        assert keeps_its_bound(one, two)
         assert one.l2 == two.l2
         assert counts.sum() == pytest.approx(tensor.order * tensor.n_entries)
 
@@ -385,4 +378,165 @@ def test_level_sums_keep_their_bound_for_units(tensor, local, typical, data):
     facts = facts_of(tensor, Unit(f"m{mode}"), local=mode if local else None)
     smaller = without(tensor, tensor.coordinates[mode] != gone)
     one, two = (LevelsQuery(facts, typical).clipped(Site(each, 1)) for each in (tensor, smaller))
-    assert np.linalg.norm(one.numbers - two.numbers) <= one.l2 * (1 + 1e-12)
+    assert keeps_its_bound(one, two)
+
+
+# -- sums of whole numbers ------------------------------------------------------------------------
+
+
+def whole_by_entry(model, moves, tensor, fit_biases, clip=0.5, threads=1):
+    data = scale_of(model.dtype.type), tensor.coordinates, tensor.values
+    return entry_gradients(model, moves, *data, clip, fit_biases, threads)
+
+
+def whole_by_unit(
+    model, moves, tensor, fit_biases, mode=0, local=True, clip=0.5, typical=3.0, threads=1
+):
+    model, units = model.copy(), (mode, typical, local, (1.3, 0.8))
+    data = scale_of(model.dtype.type), Site(tensor, 1).by_mode(mode)
+    return unit_gradients(model, moves, *data, *units, clip, fit_biases, threads)
+
+
+def squared_length(one, two):
+    """Of the difference of two sums of whole numbers, as a whole number."""
+    apart = [(a - b).ravel().tolist() for a, b in zip(one, two, strict=True)]
+    return sum(number * number for part in apart for number in part)
+
+
+def most_squared(clip, factor=1):
+    """The squared bound in whole numbers of the grid, as a fraction: nothing is rounded."""
+    return (Fraction(clip) * factor / Fraction(grid(clip))) ** 2
+
+
+WHOLE = [KINDS[0], ("cp", 3, np.float64), KINDS[2]]
+WHOLE_KIND = pytest.mark.parametrize("kind", WHOLE, ids=["cp-2", "cp-3", "tucker-3"])
+
+
+@WHOLE_KIND
+@examples
+@given(data=st.data())
+def test_whole_sums_of_entries_are_those_of_their_twin(kind, data):
+    model, moves, tensor, fit_biases, _ = data.draw(problems(kind))
+    fast = whole_by_entry(model, moves, tensor, fit_biases)
+    cells = scale_of(kind[2]), tensor.coordinates, tensor.values
+    slow = entry_gradients_reference(model, moves, *cells, 0.5, fit_biases)
+    nearly(fast, slow, tensor.n_entries)
+
+
+@WHOLE_KIND
+@pytest.mark.parametrize("local", [True, False])
+@examples
+@given(data=st.data())
+def test_whole_sums_of_units_are_those_of_their_twin(kind, local, data):
+    model, moves, tensor, fit_biases, _ = data.draw(problems(kind))
+    mode = data.draw(st.integers(0, model.order - 1))
+    if local:
+        model.rows[model.span(mode)] = 0
+        model.biases[model.span(mode)] = 0
+    fast = whole_by_unit(model, moves, tensor, fit_biases, mode, local)
+    cells = scale_of(kind[2]), tensor.coordinates, tensor.values
+    how = mode, 3.0, local, (1.3, 0.8), 0.5, fit_biases
+    nearly(fast, unit_gradients_reference(model.copy(), moves, *cells, *how), tensor.n_entries)
+
+
+def nearly(fast, slow, entries):
+    """Equal, but that what lies at a whole number may be cut to either side of it."""
+    for one, other in zip(fast, slow, strict=True):
+        assert one.dtype == np.int64
+        assert np.abs(one - other).max(initial=0) <= entries
+
+
+@WHOLE_KIND
+@examples
+@given(data=st.data())
+def test_an_entry_moves_whole_sums_by_at_most_the_clip_without_rounding(kind, data):
+    model, moves, tensor, fit_biases, _ = data.draw(problems(kind))
+    clip = data.draw(st.sampled_from([0.5, 0.7, 3.0, 1e-3]))
+    entry = data.draw(st.integers(0, tensor.n_entries - 1))
+    kept = np.arange(tensor.n_entries) != entry
+    other = tensor.values.copy()
+    other[entry] = data.draw(st.sampled_from([LOW, HIGH, -1e9, np.inf, 0.3]))
+    replaced = SparseTensor(tensor.coordinates, other, tensor.modes, None, True)
+    full, smaller, changed = (
+        whole_by_entry(model, moves, each, fit_biases, clip)
+        for each in (tensor, without(tensor, kept), replaced)
+    )
+    alone = whole_by_entry(model, moves, without(tensor, ~kept), fit_biases, clip)
+    assert squared_length(full, smaller) <= most_squared(clip)
+    assert squared_length(full, changed) <= most_squared(clip, 2)
+    for whole, rest, one in zip(full, smaller, alone, strict=True):
+        np.testing.assert_array_equal(whole, rest + one)
+
+
+@WHOLE_KIND
+@pytest.mark.parametrize("local", [True, False])
+@examples
+@given(data=st.data())
+def test_a_unit_moves_whole_sums_by_at_most_the_clip_without_rounding(kind, local, data):
+    model, moves, tensor, fit_biases, _ = data.draw(problems(kind))
+    mode, clip = data.draw(st.integers(0, model.order - 1)), data.draw(st.sampled_from([0.5, 0.7, 3.0]))
+    gone = data.draw(st.sampled_from(sorted(set(tensor.coordinates[mode].tolist()))))
+    kept = tensor.coordinates[mode] != gone
+    full, smaller, alone = (
+        whole_by_unit(model, moves, each, fit_biases, mode, local, clip)
+        for each in (tensor, without(tensor, kept), without(tensor, ~kept))
+    )
+    assert squared_length(full, smaller) <= most_squared(clip)
+    for whole, rest, one in zip(full, smaller, alone, strict=True):
+        np.testing.assert_array_equal(whole, rest + one)
+
+
+@pytest.mark.parametrize("unit", [False, True], ids=["entries", "units"])
+def test_clipped_units_come_close_to_the_bound_and_threads_do_not_matter(unit):
+    rng = np.random.default_rng(0)
+    model = CPModel.zeros((30, 20), 3)
+    model.rows[:, :3] = rng.normal(size=(50, 3))
+    cells = np.stack([rng.integers(0, 30, 500), rng.integers(0, 20, 500)])
+    tensor = SparseTensor(cells, np.full(500, 1e3), (Mode("a", 30), Mode("b", 20)))
+    moves, sums = make_moves(model, rng), whole_by_unit if unit else whole_by_entry
+    one, *others = (sums(model, moves, tensor, True, clip=0.01, threads=n) for n in (1, 2, 5))
+    for other in others:
+        assert squared_length(one, other) == 0
+    kept = tensor.coordinates[0] != 3 if unit else np.arange(500) != 3
+    alone = sums(model, moves, without(tensor, ~kept), True, clip=0.01)
+    nothing = sums(model, moves, without(tensor, kept & ~kept), True, clip=0.01)
+    assert squared_length(nothing, nothing) == squared_length(one, one) == 0
+    assert 0.999 * most_squared(0.01) < squared_length(alone, nothing) <= most_squared(0.01)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, 1e300, 1e160])
+@pytest.mark.parametrize("unit", [False, True], ids=["entries", "units"])
+def test_broken_parameters_add_no_more_than_the_bound_to_whole_sums(broken, unit):
+    model = CPModel.zeros((3, 3), 1)
+    model.rows[:, 0] = broken
+    tensor = SparseTensor(np.array([[0], [1]]), np.array([1.0]), (Mode("a", 3), Mode("b", 3)))
+    moves = make_moves(model, np.random.default_rng(0))
+    if unit:
+        sums = whole_by_unit(model, moves, tensor, True, local=False)
+    else:
+        sums = whole_by_entry(model, moves, tensor, True)
+    assert squared_length(sums, [0 * part for part in sums]) <= most_squared(0.5)
+
+
+@WHOLE_KIND
+@pytest.mark.parametrize("unit", [None, 0], ids=["entries", "units"])
+@examples
+@given(data=st.data())
+def test_a_step_by_whole_sums_is_the_step_of_the_kernel(kind, unit, data):
+    # Without noise: what a grid cuts off is all that is between them.
+    model, moves, tensor, fit_biases, _ = data.draw(problems(kind))
+    local = None if unit is None else data.draw(st.sampled_from([None, 0]))
+    if local is not None:
+        model.rows[model.span(0)] = 0
+        model.biases[model.span(0)] = 0
+    scale = scale_of(kind[2])
+    of = Gradients(model, moves, scale, unit, local, fit_biases, 0.5, 3.0, (1.3, 0.8))
+    clipped = GradientQuery(of, False).clipped(Site(tensor, 2))
+    assert (clipped.l2, clipped.step) == (0.5, grid(0.5))
+    after = moved(model, moves, clipped.values, of.own, fit_biases)
+    if unit is None:
+        expected = by_entry(model, moves, tensor, fit_biases)
+    else:
+        expected = by_unit(model, moves, tensor, fit_biases, 0, local is not None)
+    apart = np.abs(parameters(after) - parameters(expected)).max()
+    assert apart <= 4 * tensor.n_entries * grid(0.5) + 1e-6

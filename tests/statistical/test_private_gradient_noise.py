@@ -10,8 +10,10 @@ from randomgen import AESCounter
 from scipy import stats
 
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
+from sfumato.kernels.numba.chacha import make_words
 from sfumato.kernels.numba.compiler import kernel
-from sfumato.kernels.numba.private_moves import JITTER, PACE, Moves, Scale, make_memory, make_paces
+from sfumato.kernels.numba.private_moves import JITTER, KEEP, PACE, Moves, Scale, make_paces
 from sfumato.kernels.numba.private_steps import entry_steps, unit_steps
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.kernels.reference.private_steps import entry_steps_reference
@@ -20,7 +22,7 @@ from sfumato.models.shape import Shape
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw
-from sfumato.privacy.units import Entry, Unit
+from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.gradient.levels import Start
 from sfumato.solvers.private.gradient.solver import PrivateSGD
@@ -59,15 +61,12 @@ def moving(model, keep, pace=0.0, jitter=0.3, bias_square=0.7):
 
 def steps(model, moves, tensor, rate, count, seed, clip=1.0, unit=False):
     streams = np.random.default_rng(seed), np.random.default_rng(seed + 10**6)
-    memory = make_memory(model, unit)
-    parameters = model.arrays, model.free_core, moves, memory, SCALE
-    how = np.array(model.ranks), rate, count, clip, True, *streams
+    how = rate, count, clip, True, *streams
     if unit:
-        entries = Site(tensor, 1).by_mode(0)
         own = 0, 5.0, False, (1.0, 1.0)
-        unit_steps(*parameters, entries.others, entries.values, entries.starts, *own, *how)
+        unit_steps(model, moves, SCALE, Site(tensor, 1).by_mode(0), *own, *how)
     else:
-        entry_steps(*parameters, tensor.coordinates, tensor.values, *how)
+        entry_steps(model, moves, SCALE, tensor.coordinates, tensor.values, *how)
 
 
 def half_empty(rng, entries=400):
@@ -135,31 +134,32 @@ def differ_in_spread(one, two):
     return min(stats.levene(one[:, k], two[:, k]).pvalue for k in range(one.shape[1]))
 
 
-@pytest.mark.parametrize("unit", [Entry(), Unit("a")], ids=["entry", "unit"])
-def test_a_step_of_a_fit_has_the_noise_that_it_is_charged_for(unit):
+@pytest.mark.parametrize("rate", [1.0, 0.99], ids=["all", "sampled"])
+@pytest.mark.parametrize("unit", [Value(), Entry(), Unit("a")], ids=["value", "entry", "unit"])
+def test_a_step_of_a_fit_has_the_noise_that_it_is_charged_for(unit, rate):
     # Through the solver: what a step adds, in the metric's coordinates and before its pace, has the
     # multiplier's share of the clip as its deviation on each coordinate of each row.
     modes = (Mode("a", 300), Mode("b", 200))
     tensor = SparseTensor(np.array([[0], [0]]), np.array([3.0]), modes)
     counts = np.random.default_rng(0).uniform(1, 50, 500)
     start = Start(3.0, np.zeros(500), counts, 1.0, np.array([0.2, 0.2]))
-    solver = PrivateSGD(noise=0.8, passes=3, start=start)
+    solver = PrivateSGD(noise=0.8, passes=3, start=start, rate=rate)
     facts = Facts(Shape(modes, (8, 8)), unit, (1.0, 5.0), entries=5000)
     state, charge = solver.init(Run(1), facts), solver.charges(facts)[0]
-    query = solver.ask(state)
-    moves, before = query.moves, state.model.rows.copy()
-    after = query.noisy(Site(tensor, 1), Draw(charge, Entropy(3))).model.rows
+    change = 2 if unit.replaces and rate == 1 else 1  # that a Gaussian's multiplier is relative to
+    deviation = change * charge.mechanism.noise_multiplier * solver.settings(facts).clip
+    moves, before = state.moves, state.model.rows.copy()
+    released = Local(Site(tensor, 1)).released(solver.ask(state), Draw(charge, Entropy(3)))
+    after = solver.update(state, released)[0].model.rows
     noise = []
     for m, span in enumerate(state.model.span(m) for m in range(2)):
         here, home = moves.paces[span][1:], moves.home[m]  # level 0 has an entry
-        keep = np.exp(-here[:, :1])
+        keep = here[:, KEEP : KEEP + 1]
         moved = after[span][1:] - home - keep * (before[span][1:] - home)
         noise.append(moved / np.sqrt(moves.square[m]) / (keep * here[:, PACE : PACE + 1]))
-        assert here[:, JITTER] == pytest.approx(
-            keep[:, 0] * here[:, PACE] * charge.mechanism.noise_multiplier * solver.settings(facts).clip
-        )
+        assert here[:, JITTER] == pytest.approx(keep[:, 0] * here[:, PACE] * deviation)
     noise = np.concatenate(noise).ravel()
-    assert only(noise, charge.mechanism.noise_multiplier * solver.settings(facts).clip)
+    assert only(noise, deviation)
 
 
 @pytest.mark.parametrize("unit", [False, True], ids=["entries", "units"])
@@ -206,3 +206,12 @@ def test_kernels_draw_from_the_cryptographic_stream():
     for i, number in enumerate(inside):
         assert number == (outside.standard_normal() if i % 2 else outside.standard_exponential())
     assert isinstance(Entropy().generator().bit_generator, AESCounter)
+
+
+def test_streams_of_steps_are_keyed_by_the_cryptographic_stream():
+    # Keys of 256 bits, a new one for every stream of every call.
+    key = np.random.Generator(AESCounter(key=77)).integers(0, 2**32, 8, np.uint32)
+    np.testing.assert_array_equal(make_words(np.random.Generator(AESCounter(key=77))).state[4:12], key)
+    generator = Entropy().generator()
+    keys = {tuple(make_words(generator).state[4:12]) for _ in range(50)}
+    assert len(keys) == 50

@@ -28,7 +28,6 @@ SAME_NAME = {
 LONG = {
     "data/samples.py": "one reader of streams for each kind of source, with what they share",
     "data/synthetic.py": "one maker of invented data after the other",
-    "kernels/numba/private_steps.py": "kernels stay whole",
 }
 
 

@@ -167,8 +167,10 @@ class PrivateSolver(Protocol[State]):
     name: ClassVar[str]
     proof: ClassVar[str]
     proven: ClassVar[bool]
-    exact: ClassVar[bool]
     always_fits: ClassVar[tuple[str, ...]]  # "mean", "biases", where it fits them asked for or not
+
+    @property
+    def exact(self) -> bool: ...
 
     @property
     def noise(self) -> float: ...

@@ -29,9 +29,9 @@ class Scale(NamedTuple):
 class Moves(NamedTuple):
     """How parameters move in every step of a call; see ``private_steps.py``. All of it is public.
 
-    ``paces`` holds a line per row: decay (-log keep), renewal (1 / (1 - keep^2), zero where keep is
-    one), pace and jitter of the row, then the same of its bias. ``square`` (of the metric) and
-    ``home`` hold a padded row per mode; ``core`` holds keep, pace, jitter and square of the core.
+    ``paces`` holds a line per row: keep, pace and jitter of the row, then the same of its bias.
+    ``square`` (of the metric) and ``home`` hold a padded row per mode; ``core`` holds keep, pace, jitter
+    and square of the core.
     """
 
     paces: Array
@@ -42,7 +42,7 @@ class Moves(NamedTuple):
     core: Array
 
 
-DECAY, RENEWAL, PACE, JITTER, OF_BIAS = 0, 1, 2, 3, 4
+KEEP, PACE, JITTER, OF_BIAS = 0, 1, 2, 4
 
 
 class Memory(NamedTuple):
@@ -54,7 +54,6 @@ class Memory(NamedTuple):
     own: Array
     own_bias: Array
     own_core: Array
-    last: Array  # step up to which a row is made up, and at which it was touched; -1: at the start
     mark: Array  # where a row stands in the sum over one unit's entries
 
 
@@ -70,7 +69,6 @@ def make_memory(model: Multilinear, units: bool) -> Memory:
         aligned_zeros(own, dtype),
         np.zeros(own[0], dtype),
         np.zeros(core, dtype),
-        np.full(shape[0], -1, np.int64),
         np.zeros(own[0], np.int8),
     )
 
@@ -78,20 +76,34 @@ def make_memory(model: Multilinear, units: bool) -> Memory:
 def make_paces(row: Array, bias: Array) -> Array:
     """The lines of :class:`Moves` from keep (above 0, at most 1), pace and jitter of rows and biases."""
     paces = aligned_zeros((row.shape[1], 2 * OF_BIAS), np.float64)
-    for at, (keep, pace, jitter) in ((0, row), (OF_BIAS, bias)):
-        decay = -np.log(keep)
-        paces[:, at + DECAY], paces[:, at + PACE], paces[:, at + JITTER] = decay, pace, jitter
-        shrinks = decay > 0
-        paces[shrinks, at + RENEWAL] = -1 / np.expm1(-2 * decay[shrinks])
+    for at, line in ((0, row), (OF_BIAS, bias)):
+        paces[:, at : at + 3] = line.T
     return paces
 
 
 def noise_after(paces: Array, steps: int, before: Array) -> Array:
     """Variance, in the metric, of the noise in rows after some steps, from that before them."""
-    left = np.exp(-2 * paces[:, DECAY] * steps)
-    added = np.where(paces[:, RENEWAL] > 0, (1 - left) * paces[:, RENEWAL], steps)
-    variance: Array = left * before + paces[:, JITTER] ** 2 * added
+    left, times = left_after(paces[:, KEEP], steps)
+    variance: Array = left**2 * before + paces[:, JITTER] ** 2 * times
     return variance
+
+
+def left_after(keep: Any, steps: int) -> Any:
+    """keep^s and 1 + keep^2 + .. + keep^2(s-1), by doubling: what s steps leave, and their noise."""
+    left, times, bit = 0 * keep + 1.0, 0 * keep, 1
+    while bit <= steps // 2:
+        bit *= 2
+    while bit > 0:
+        times = times * (1 + left * left)
+        left = left * left
+        if steps & bit:
+            times = times * (keep * keep) + 1
+            left = left * keep
+        bit //= 2
+    return left, times
+
+
+after_steps = inlined(left_after)  # inside kernels, of one row
 
 
 @inlined

@@ -5,24 +5,26 @@ Equal to ``kernels/numba/private_steps.py`` without noise, and in law with it; t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfumato.kernels.numba.private_moves import JITTER, OF_BIAS, PACE, Moves, Scale
+from sfumato.kernels.numba.private_moves import JITTER, KEEP, OF_BIAS, PACE, Moves, Scale
+from sfumato.kernels.reference.normals import exponentials_reference
 from sfumato.types import Array
 
 if TYPE_CHECKING:
     from sfumato.models.multilinear import Multilinear
 
 
-def batch_reference(units: int, rate: float, sampler: np.random.Generator) -> Array:
-    """Units that take part in a step, drawn as the kernels draw them."""
-    hazard = np.inf if rate == 1 else -np.log1p(-rate)
-    chosen, at = [], int(sampler.standard_exponential() / hazard)
+def batch_reference(units: int, rate: float, sampler: Iterator[float]) -> Array:
+    """Units that take part in a step, drawn as the kernels draw them, from exponential numbers."""
+    mean = 0.0 if rate == 1 else -1 / np.log1p(-rate)
+    chosen, at = [], int(next(sampler) * mean)
     while at < units:
         chosen.append(at)
-        at += 1 + int(sampler.standard_exponential() / hazard)
+        at += 1 + int(next(sampler) * mean)
     return np.array(chosen, np.int64)
 
 
@@ -67,13 +69,13 @@ def step_reference(
             continue
         span, rank = model.span(m), model.ranks[m]
         here, metric, home = paces[span], np.sqrt(moves.square[m, :rank]), moves.home[m, :rank]
-        keep, pace, jitter = (np.exp(-here[:, 0]), here[:, PACE], here[:, JITTER])
+        keep, pace, jitter = here[:, KEEP], here[:, PACE], here[:, JITTER]
         gradient = sum((rows[span, :rank] for rows, _, _ in contributions), np.zeros((1, rank)))
         moved = model.factors[m] + pace[:, None] * metric * gradient - home
         normal = noise.standard_normal(moved.shape)
         model.factors[m][:] = home + keep[:, None] * moved + jitter[:, None] * metric * normal
         if fit_biases:
-            keep, pace, jitter = (np.exp(-here[:, OF_BIAS]), *here[:, OF_BIAS + PACE :].T)
+            keep, pace, jitter = here[:, OF_BIAS : OF_BIAS + 3].T
             metric, home = np.sqrt(moves.bias_square), moves.bias_home[span]
             gradient = sum((biases[span] for _, biases, _ in contributions), np.zeros(1))
             moved = model.biases[span] + pace * metric * gradient - home
@@ -106,13 +108,13 @@ def entry_steps_reference(
     noise: np.random.Generator,
 ) -> None:
     """Twin of :func:`entry_steps`: equal without noise, in law with it."""
-    targets = targets_reference(values, scale)
+    targets, drawn = targets_reference(values, scale), exponentials_reference(sampler)
     for _ in range(steps):
         contributions = [
             contribution_reference(
                 model, moves, coordinates[:, [e]], targets[[e]], 1.0, clip, fit_biases, None
             )
-            for e in batch_reference(len(values), rate, sampler)
+            for e in batch_reference(len(values), rate, drawn)
         ]
         step_reference(model, moves, contributions, noise, fit_biases, None)
 
@@ -135,26 +137,40 @@ def unit_steps_reference(
     noise: np.random.Generator,
 ) -> None:
     """Twin of :func:`unit_steps`: equal without noise, in law with it."""
-    targets = targets_reference(values, scale)
+    targets, drawn = targets_reference(values, scale), exponentials_reference(sampler)
     for _ in range(steps):
         contributions = []
-        for level in batch_reference(model.shape[mode], rate, sampler):
+        for level in batch_reference(model.shape[mode], rate, drawn):
             mine = coordinates[mode] == level
-            if not mine.any():
-                continue
-            cells, y = coordinates[:, mine], targets[mine]
-            if local:
-                _fit_own_reference(model, moves, cells, y, mode, ridge, fit_biases)
-            weight = min(1.0, np.sqrt(typical / mine.sum()))
-            contributions.append(
-                contribution_reference(
-                    model, moves, cells, y, weight, clip, fit_biases, mode if local else None
+            if mine.any():
+                cells, how = coordinates[:, mine], (mode, typical, local, ridge, clip, fit_biases)
+                contributions.append(
+                    unit_contribution_reference(model, moves, cells, targets[mine], *how)
                 )
-            )
-            if local:
-                model.rows[model.span(mode)] = 0
-                model.biases[model.span(mode)] = 0
         step_reference(model, moves, contributions, noise, fit_biases, mode if local else None)
+
+
+def unit_contribution_reference(
+    model: Multilinear,
+    moves: Moves,
+    cells: Array,
+    targets: Array,
+    mode: int,
+    typical: float,
+    local: bool,
+    ridge: tuple[float, float],
+    clip: float,
+    fit_biases: bool,
+) -> tuple[Array, Array, Array]:
+    """A unit's clipped gradient; a local row is solved first, and is zero afterwards."""
+    if local:
+        _fit_own_reference(model, moves, cells, targets, mode, ridge, fit_biases)
+    weight, own = min(1.0, np.sqrt(typical / len(targets))), mode if local else None
+    made = contribution_reference(model, moves, cells, targets, weight, clip, fit_biases, own)
+    if local:
+        model.rows[model.span(mode)] = 0
+        model.biases[model.span(mode)] = 0
+    return made
 
 
 def _fit_own_reference(

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
+from sfumato.kernels.grid import cut, grid
 from sfumato.kernels.numba.private_levels import level_sums
 from sfumato.kernels.numba.private_moves import Scale
-from sfumato.privacy.clipping import Clipped, rounded
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.protocol import WholeQuery
+from sfumato.solvers.protocol import SumQuery
 from sfumato.types import Array
 
-_TOTALS = 2.0  # weight of the three totals among the sums of levels
+_TOTALS = 2  # weight of the three totals among the sums of levels
 
 
 @record
@@ -39,11 +40,8 @@ class Start(NamedTuple):
 
 @record
 @dataclass(frozen=True)
-class LevelsQuery(WholeQuery):
-    """Ask for totals, counts and sums of all levels; ``typical`` is of units, see :class:`PrivateSGD`.
-
-    Sums are rounded, in the order of the entries: they are not on a grid, and do not add up.
-    """
+class LevelsQuery(SumQuery):
+    """Ask for totals, counts and sums of all levels; for ``typical`` see :class:`PrivateSGD`."""
 
     facts: Facts
     typical: float
@@ -62,26 +60,35 @@ def entry_levels(facts: Facts, site: Site) -> Clipped:
     Values are taken from the middle of the bounds, in half ranges. An entry is then at most one in
     each sum that it is in; a replaced value moves its sums by at most two, its square by one.
     """
-    tensor, (low, high) = site.tensor, facts.bounds
+    tensor, (low, high), step = site.tensor, facts.bounds, grid(1.0)
     y = (np.clip(tensor.values.astype(np.float64), low, high) - (low + high) / 2) * 2 / (high - low)
     y = np.clip(y, -1.0, 1.0)  # far from zero the middle of the bounds is rounded
+    whole, squares = cut(y, step), cut(np.square(y), step)
     order, levels = tensor.order, list(zip(tensor.coordinates, tensor.shape, strict=True))
     counts = np.concatenate([np.bincount(at, minlength=n) for at, n in levels])
-    sums = [np.bincount(at, y, n) for at, n in levels] if facts.shape.fit_biases else []
+    sums = [_level_sums(at, whole, n) for at, n in levels] if facts.shape.fit_biases else []
+    one = cut(1.0, step)
     if facts.unit.hides_presence:
-        totals = _TOTALS * np.array([y.size, y.sum(), np.square(y).sum()])
+        totals = _TOTALS * np.array([one * y.size, whole.sum(), squares.sum()])
         bound = sqrt(3 * _TOTALS**2 + order * (1 + facts.shape.fit_biases))
-        return rounded(np.concatenate([totals, counts, *sums]), bound)
-    totals = _TOTALS * np.array([y.sum(), np.square(y).sum()])
+        return Clipped(np.concatenate([totals, one * counts, *sums]), inf, bound, step)
+    totals = _TOTALS * np.array([whole.sum(), squares.sum()])
     bound = sqrt(5 * _TOTALS**2 + 4 * order * facts.shape.fit_biases)
-    return rounded(np.concatenate([totals, *sums]), bound, public=(counts,))
+    return Clipped(np.concatenate([totals, *sums]), inf, bound, step, public=(counts,))
+
+
+def _level_sums(levels: Array, whole: Array, size: int) -> Array:
+    """Sums of whole numbers by level."""
+    sums = np.zeros(size, np.int64)
+    np.add.at(sums, levels, whole)
+    return sums
 
 
 def unit_levels(facts: Facts, mode: int, site: Site, typical: float) -> Clipped:
     """Totals, counts and sums of the levels of the other modes, each unit's part clipped as a whole."""
     low, high = facts.bounds
     sizes = [size for m, size in enumerate(facts.sizes) if m != mode]
-    counts, sums, totals = np.zeros(sum(sizes)), np.zeros(sum(sizes)), np.zeros(3)
+    counts, sums, totals = (np.zeros(size, np.int64) for size in (sum(sizes), sum(sizes), 3))
     entries = site.by_mode(mode)
     clip = sqrt(1.3 * typical * len(sizes))
     level_sums(
@@ -93,11 +100,13 @@ def unit_levels(facts: Facts, mode: int, site: Site, typical: float) -> Clipped:
         typical,
         facts.local == mode and facts.shape.fit_biases,
         clip,
+        grid(clip),
         counts,
         sums,
         totals,
     )
-    return rounded(np.concatenate([totals, counts, sums]), sqrt(clip**2 + 3 * typical))
+    whole = np.concatenate([totals, counts, sums])
+    return Clipped(whole, inf, sqrt(clip**2 + 3 * typical), grid(clip))
 
 
 def read_levels(facts: Facts, noisy: Noisy) -> Start:

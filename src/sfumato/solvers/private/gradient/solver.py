@@ -5,7 +5,8 @@ Two kinds of questions are put to the data:
 1. counts and sums of every level, once: they give the mean, the biases, how far values lie from
    them, and about how many entries each row has;
 2. steps, in which each unit takes part independently with probability ``rate``. Its gradients of all
-   parameters, at the same iterate, are clipped jointly, and noise goes on every coordinate.
+   parameters, at the same iterate, are clipped jointly, and noise goes on every coordinate. By
+   default all units take part: sums of whole numbers, with noise from exact samplers.
 
 Everything else comes from public numbers and from what was released before: the step of a row is
 about one over its noisy count, the metric in which gradients are clipped evens out the modes, and
@@ -35,14 +36,21 @@ from sfumato.kernels.numba.private_moves import Moves, make_paces, noise_after
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior, RowNoise
+from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
-from sfumato.privacy.mechanisms import Gaussian, PoissonGaussian
+from sfumato.privacy.mechanisms import Gaussian, Mechanism, PoissonGaussian
 from sfumato.privacy.units import UnitValues, Value
 from sfumato.records import record
 from sfumato.solvers.private.gradient.levels import LevelsQuery, Start, read_levels
 from sfumato.solvers.private.gradient.pacing import LEAST_POWER, Pacing, core_moves
-from sfumato.solvers.private.gradient.steps import StepsQuery, scale_of
+from sfumato.solvers.private.gradient.steps import (
+    GradientQuery,
+    Gradients,
+    StepsQuery,
+    moved,
+    scale_of,
+)
 from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.protocol import MOST_MEAN, Finished, Info, Run, Silent, Wish, start_generator
 from sfumato.types import Array
@@ -154,7 +162,11 @@ class PrivateSGD(Silent):
     name: ClassVar[str] = "gradient perturbation"
     proof: ClassVar[str] = "proofs/gradient.md"
     proven: ClassVar[bool] = True
-    exact: ClassVar[bool] = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether steps are of all units, so that their noise is drawn outside of kernels."""
+        return self.rate in (None, 1)  # a rate that is not given is one, see derive
 
     # -- what will be done: never sees data -----------------------------------------------------
 
@@ -200,7 +212,9 @@ class PrivateSGD(Silent):
     def charges(self, facts: Facts) -> tuple[Charge, ...]:
         s = self.settings(facts)
         multiplier, replaces = self.step_multiplier(facts), facts.unit.replaces
-        step = PoissonGaussian(multiplier, s.rate, s.steps_per_pass, replaces)
+        step: Mechanism = PoissonGaussian(multiplier, s.rate, s.steps_per_pass, replaces)
+        if self.exact:  # the multiplier is that of one contribution; a replaced one changes twice that
+            step = Gaussian(multiplier / (2 if replaces else 1))
         steps = (Charge("gradient steps", step),) * s.passes
         if self.start is not None:
             return steps
@@ -218,7 +232,9 @@ class PrivateSGD(Silent):
 
     def init(self, run: Run, facts: Facts) -> Beginning | State:
         self.check(facts)
-        model, own = facts.shape.zeros(), facts.own
+        # Sums are exact in double precision, whatever a model is to be kept in.
+        shape = replace(facts.shape, dtype="float64") if self.exact else facts.shape
+        model, own = shape.zeros(), facts.own
         generator = start_generator(run.seed)
         means = facts.shape.prior_means(self.prior_mean)
         free = [m for m in range(model.order) if means[m] == 0 and m != own] or [0]
@@ -232,46 +248,53 @@ class PrivateSGD(Silent):
         beginning = Beginning(facts, run.seed, model)
         return beginning if self.start is None else self._begun(beginning, self.start)
 
-    def ask(self, state: Beginning | State) -> LevelsQuery | StepsQuery:
+    def ask(self, state: Beginning | State) -> LevelsQuery | GradientQuery | StepsQuery:
         facts = state.facts
         s = self.settings(facts)
         if isinstance(state, Beginning):
             return LevelsQuery(facts, s.typical)
         start, own = state.start, facts.own
         bias_ridge = 1.0 if own is None else start.spread**2 / float(start.bias_variance[own])
-        return StepsQuery(
+        gradients = Gradients(
             state.model,
             state.moves,
             scale_of(facts, start, state.model.dtype.type),
             facts.unit_mode,
             facts.local,
             facts.shape.fit_biases,
-            s.rate,
             s.clip,
             s.typical,
             (1.0, bias_ridge),
         )
+        if self.exact:
+            return GradientQuery(gradients, facts.unit.replaces)
+        return StepsQuery(gradients, s.rate)
 
     def update(self, state: Beginning | State, released: Any) -> tuple[State, Info]:
+        facts = state.facts
         if isinstance(state, Beginning):
-            return self._begun(state, read_levels(state.facts, released)), Info(0)
-        s, done = self.settings(state.facts), state.done + 1
+            return self._begun(state, read_levels(facts, released)), Info(0)
+        s, done, model = self.settings(facts), state.done + 1, state.model
+        if self.exact:
+            model = moved(model, state.moves, released.values, facts.own, facts.shape.fit_biases)
+        else:
+            model = released.model
         variance = noise_after(state.moves.paces, s.steps_per_pass, state.variance)
-        state = replace(state, model=released.model, variance=variance, done=done)
+        state = replace(state, model=model, variance=variance, done=done)
         if done < s.passes:
             state = self._prepared(state)
-        return state, Info(done, noise=self.step_multiplier(state.facts))
+        return state, Info(done, noise=self.step_multiplier(facts))
 
     def finish(self, state: State) -> Finished[Multilinear]:
         start, local = state.start, state.facts.local
         model = state.model.copy().with_mean(start.mean)
         model.rows[model.span(_unit_carrier(state.facts))] *= start.spread
         model.biases[:] *= start.spread
-        if local is None:
-            return Finished(model)
-        model.rows[model.span(local)] = 0
-        model.biases[model.span(local)] = 0
-        return Finished(model, own_prior=self._own_prior(state, local))
+        if local is not None:
+            model.rows[model.span(local)] = 0
+            model.biases[model.span(local)] = 0
+        own_prior = None if local is None else self._own_prior(state, local)
+        return Finished(_in_precision(model, state.facts.shape), own_prior=own_prior)
 
     def _own_prior(self, state: State, mode: int) -> OwnPrior:
         facts, start, model = state.facts, state.start, state.model
@@ -341,6 +364,15 @@ class PrivateSGD(Silent):
         core = core_moves(seen, cells, start, pacing, block_share)
         paces = make_paces(row, bias)
         return Moves(paces, square, home, bias_home, number.type(bias_square), core)
+
+
+def _in_precision(model: Multilinear, shape: Shape) -> Multilinear:
+    """The model in the precision that its shape asks for."""
+    made = shape.zeros().with_mean(model.mean)
+    for to, of in zip(made.factors, model.factors, strict=True):
+        to[:] = of
+    made.biases[:], made.free_core[:] = model.biases, model.free_core
+    return made
 
 
 def _row_noise(state: State, own: int) -> tuple[RowNoise | None, ...]:

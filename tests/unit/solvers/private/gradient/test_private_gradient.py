@@ -8,6 +8,7 @@ import pytest
 import sfumato as sf
 from sfumato.engines.local import Local
 from sfumato.errors import SettingError
+from sfumato.fit.completion import Completion
 from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, epsilon_of
 from sfumato.privacy.budgets import Budget
@@ -21,7 +22,7 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.gradient.levels import Start, read_levels
 from sfumato.solvers.private.gradient.solver import PrivateSGD, derive
-from sfumato.solvers.protocol import Run
+from sfumato.solvers.protocol import Run, SumQuery
 
 BOUNDS = (1.0, 5.0)
 UNITS = {
@@ -134,6 +135,10 @@ def test_charges_are_as_planned(small, unit, rate):
     assert isinstance(levels.mechanism, Gaussian)
     assert len(steps) == 4
     for charge in steps:
+        if rate == 1:  # plain noise, relative to what neighbours can change
+            multiplier = solver.step_multiplier(facts) / (2 if unit.replaces else 1)
+            assert charge.mechanism == Gaussian(multiplier)
+            continue
         assert isinstance(charge.mechanism, PoissonGaussian)
         assert charge.mechanism.steps == round(1 / rate)
         assert charge.mechanism.replaces == unit.replaces
@@ -296,3 +301,48 @@ def test_a_start_that_is_given_is_an_assumption(small):
     start = Start(3.0, 0 * levels, levels, 1.0, np.ones(3))
     (line,) = PrivateSGD(start=start).assumes(facts)
     assert "starts from is public" in line
+
+
+# -- exact or idealised ---------------------------------------------------------------------------
+
+
+def test_noise_is_exact_where_all_units_take_part():
+    assert PrivateSGD().exact
+    assert PrivateSGD(rate=1.0).exact
+    assert not PrivateSGD(rate=0.5).exact
+
+
+def test_a_promise_says_whether_noise_is_exact(small):
+    facts = facts_of(small, Entry())
+    for solver in (PrivateSGD(), PrivateSGD(rate=0.5)):
+        assert Completion(solver, facts).promise.exact == solver.exact
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_steps_of_all_units_ask_for_sums_on_a_grid(small, name):
+    unit, local = UNITS[name]
+    facts, solver = facts_of(small, unit, local), PrivateSGD(passes=2)
+    state, site = solver.init(Run(), facts), Site(small, 2)
+    for charge in solver.charges(facts):
+        query = solver.ask(state)
+        assert isinstance(query, SumQuery)
+        clipped = query.clipped(site)
+        whole = clipped.values / clipped.step
+        np.testing.assert_array_equal(whole, np.rint(whole))
+        assert np.abs(whole).max() < 2**53
+        state, _ = solver.update(state, Draw(charge, Entropy(1)).release(clipped))
+    # All that is released gets noise: rows of all modes but those that units solve, biases, no padding.
+    own = facts.own
+    rows = sum(size * 2 for m, size in enumerate(small.shape) if m != own)
+    biases = sum(size for m, size in enumerate(small.shape) if m != own)
+    assert clipped.values.shape == (rows + biases,)
+
+
+def test_a_model_in_single_precision_is_computed_in_double(small):
+    tensor = small.astype(np.float32)
+    wide, narrow = (
+        fit(PrivateSGD(passes=3), facts_of(each, Entry()), tensor)[0] for each in (small, tensor)
+    )
+    assert (wide.rows.dtype, narrow.rows.dtype) == (np.float64, np.float32)
+    for one, other in zip(wide.factors, narrow.factors, strict=True):
+        np.testing.assert_array_equal(one.astype(np.float32), other)
