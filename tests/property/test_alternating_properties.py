@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.kernels.grid import grid
 from sfumato.kernels.numba import alternating as alternating_kernels
+from sfumato.kernels.numba import contributions
 from sfumato.kernels.numba.alternating import (
     CORE,
     Features,
@@ -31,7 +32,7 @@ from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.own_rows import row_products, solve_own
+from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.alternating import queries as alternating_queries
 from sfumato.solvers.private.alternating.queries import (
     BlockQuery,
@@ -427,7 +428,7 @@ def of_unit(cells, values, user, level):
 @pytest.fixture
 def fine_grid(monkeypatch):
     """Contributions cut so finely that a last digit shows; sums of a few of them are still exact."""
-    for module in (alternating_kernels, alternating_queries):
+    for module in (alternating_kernels, alternating_queries, contributions):
         monkeypatch.setattr(module, "grid", lambda bound: grid(bound) * 2.0**-20)
 
 
@@ -465,7 +466,8 @@ def test_an_entry_adds_the_same_whatever_else_its_owner_has(kind, unit):
 @pytest.mark.parametrize("rank", [3, 8, 20])
 def test_own_moments_add_up_whoever_else_is_there(rank, monkeypatch):
     # On a grid of 51 bits.
-    monkeypatch.setattr(alternating_queries, "grid", lambda bound: grid(bound) * 2.0**-22)
+    for module in (alternating_queries, contributions):
+        monkeypatch.setattr(module, "grid", lambda bound: grid(bound) * 2.0**-22)
     rng = np.random.default_rng(rank)
     users, items = 4 + rank, 40  # all but four of them are nobody
     model = fill(CPModel.zeros((users, items), rank), rng)
@@ -498,13 +500,6 @@ def test_own_rows_are_the_same_to_the_last_bit_whoever_else_is_there(rank):
         row = solve_own(nobody, prior, Site(single, 1))
         np.testing.assert_array_equal(row.factors[0][0], whole.factors[0][user])
         assert row.mode_biases[0][0] == whole.mode_biases[0][user]
-
-
-def test_row_products_are_products():
-    rng = np.random.default_rng(8)
-    rows, matrix = rng.normal(size=(9, 4)), rng.normal(size=(4, 3))
-    np.testing.assert_allclose(row_products(rows, matrix), rows @ matrix, rtol=1e-13)
-    assert row_products(rows[:0], matrix).shape == (0, 3)
 
 
 def test_the_triangle_keeps_lengths():

@@ -19,6 +19,7 @@ from sfumato.kernels.numba.contributions import (
     Taken,
     entry_sums,
     means_of_units,
+    moment_of_rows,
     squares_of_entries,
     squares_of_units,
     total_of_entries,
@@ -28,6 +29,7 @@ from sfumato.kernels.numba.contributions import (
 from sfumato.kernels.reference.contributions import (
     entry_sums_reference,
     means_of_units_reference,
+    moment_of_rows_reference,
     rest_reference,
     squares_of_units_reference,
     unit_sums_reference,
@@ -146,6 +148,22 @@ def test_a_constant_keeps_its_bound_however_far_from_zero_values_lie(unit, bound
     assert_within(*(ConstantQuery(known).clipped(site) for site in sites))
 
 
+@pytest.mark.parametrize("size", [0.0, 3.0, 2.0**20, 2.0**32, 2.0**60])
+def test_a_replaced_value_keeps_its_bound_whatever_is_taken_off(size):
+    """Large biases would round residuals by more than the bound has room for."""
+    rng, (low, high) = np.random.default_rng(7), (1.0, 4.7)
+    known = Known(facts_of(Value(), (low, high), public_spread=high - low), 1.0, pure=True)
+    half = (high - low) / 2
+    for _ in range(300):
+        clip = float(rng.uniform(1.0, 2.0)) * half
+        biases = [rng.normal(size=n) for n in SIZES]
+        biases[0][:], biases[1][:] = size * rng.uniform(1, 2), 0.0
+        biases[1][:] = -biases[0][0] + rng.normal()
+        query = SumsQuery(known, 2, float(rng.uniform(low, high)), tuple(biases), clip, clip, None)
+        one, two = (query.clipped(Site(tensor([[0], [0], [0]], [v]), 1)) for v in (low, high))
+        assert_within(one, two)
+
+
 @pytest.mark.parametrize("pure", [False, True], ids=["gaussian", "pure"])
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.key)
 @examples
@@ -227,6 +245,20 @@ def test_sums_over_everything_are_those_of_the_twin(drawn):
             ),
         ):
             np.testing.assert_allclose(fast, slow, rtol=0, atol=allowed)
+
+
+@examples
+@given(st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([0.2, 1.0, 30.0]))
+def test_moments_of_rows_are_those_of_the_twin(seed, rank, length):
+    rng = np.random.default_rng(seed)
+    rows, counts = rng.normal(size=(40, rank + 2))[:, :rank], rng.integers(0, 3, 40)
+    rows[rng.integers(40), rng.integers(rank)] = rng.choice([np.nan, np.inf, 1e200])
+    turn = rng.normal(size=(rank, rank))
+    with np.errstate(all="ignore"):
+        slow = moment_of_rows_reference(rows, counts, turn, length)
+    for threads in (1, 3):
+        fast = moment_of_rows(rows, counts, turn, length, threads)
+        np.testing.assert_allclose(fast, slow, rtol=0, atol=40)
 
 
 WORST = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from sfumato.kernels.numba.chacha import WORDS, make_words
+from sfumato.kernels.numba.chacha import WORDS, Words
 from sfumato.kernels.numba.exponentials import fill_exponentials
 from sfumato.kernels.numba.normals import TAIL, WIDTH, fill_normals, make_normals
 
@@ -78,7 +78,7 @@ def test_neighbours_are_independent(normals):
 
 
 def test_exponential_numbers_have_their_law():
-    words, out = make_words(np.random.default_rng(2)), np.empty((20_000, WORDS))
+    words, out = Words.keyed(np.random.default_rng(2)), np.empty((20_000, WORDS))
     for block in out:
         fill_exponentials(words, block)
     assert evenly(-np.expm1(-out.ravel())) > ALARM

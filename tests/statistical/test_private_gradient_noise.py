@@ -11,7 +11,7 @@ from scipy import stats
 
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.engines.local import Local
-from sfumato.kernels.numba.chacha import make_words
+from sfumato.kernels.numba.chacha import Words
 from sfumato.kernels.numba.compiler import kernel
 from sfumato.kernels.numba.private_moves import JITTER, KEEP, PACE, Moves, Scale, make_paces
 from sfumato.kernels.numba.private_steps import entry_steps, unit_steps
@@ -211,7 +211,7 @@ def test_kernels_draw_from_the_cryptographic_stream():
 def test_streams_of_steps_are_keyed_by_the_cryptographic_stream():
     # Keys of 256 bits, a new one for every stream of every call.
     key = np.random.Generator(AESCounter(key=77)).integers(0, 2**32, 8, np.uint32)
-    np.testing.assert_array_equal(make_words(np.random.Generator(AESCounter(key=77))).state[4:12], key)
+    np.testing.assert_array_equal(Words.keyed(np.random.Generator(AESCounter(key=77))).state[4:12], key)
     generator = Entropy().generator()
-    keys = {tuple(make_words(generator).state[4:12]) for _ in range(50)}
+    keys = {tuple(Words.keyed(generator).state[4:12]) for _ in range(50)}
     assert len(keys) == 50

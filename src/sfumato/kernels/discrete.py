@@ -234,6 +234,8 @@ def table(law: DiscreteLaw) -> Table:
 def _exponents(law: DiscreteLaw, strips: int) -> tuple[Array, float]:
     """Slope of the exponent at each strip's beginning, and its curvature; rounded twice at most."""
     scale = Fraction(law.scale)
+    if not law.place_bits:  # there is one place in a strip, and it is kept
+        return np.zeros(strips), 0.0
     if law.kind == "geometric":
         return np.full(strips, float(1 / scale)), 0.0
     width = 1 << law.place_bits

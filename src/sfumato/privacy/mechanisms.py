@@ -8,7 +8,7 @@ noise over the sensitivity. Proofs: ``proofs/mechanisms.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, expm1, frexp, inf, isfinite, sqrt
+from math import ceil, exp, expm1, frexp, hypot, inf, isfinite, sqrt
 from typing import Literal, Protocol
 
 import numpy as np
@@ -153,7 +153,7 @@ class Gaussian(Scaled):
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         scale = self.noise_multiplier * _finite(clipped.l2, "L2")
-        scale = sqrt(scale**2 + (_ROUNDING * clipped.step) ** 2)
+        scale = hypot(scale, _ROUNDING * clipped.step)
         return _released(clipped, "gaussian", scale, self.deviation(clipped.l2), entropy)
 
 

@@ -322,6 +322,47 @@ def test_undecided_attempts_are_decided_in_their_place():
     assert sorted(script.asked) == [0, 1]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pieces_have_streams_of_their_own(threads):
+    """For attempts, and for what decides those that are undecided."""
+    law = DiscreteLaw("geometric", 1000.0)
+    width = 1 << law.place_bits
+    exponent = law.exponent(3 * width + 40) - law.exponent(3 * width)
+    edge = exp_between(exponent, 128).low
+    tie = [int(table(law).cuts[3]) - 1, 40, edge >> 64]
+    plain = [int(table(law).cuts[5]) - 1, 7, 0]
+    kept, rejected = (edge & ONES) - 1, (edge & ONES) + 1
+    script = Scripted(
+        {0: tie + plain, 1: [rejected], 2: tie + plain, 3: [kept], 4: tie + plain, 5: [kept]}
+    )
+    found = draw(law, 2 * PIECE + 10, script, threads)
+    assert sorted(script.asked) == [0, 1, 2, 3, 4, 5]
+    assert found[0] == 5 * width + 7
+    for piece in (PIECE, 2 * PIECE):
+        assert found[piece : piece + 2].tolist() == [3 * width + 40, 5 * width + 7]
+
+
+def test_a_cut_at_the_beginning_of_a_part_of_the_guide_is_found():
+    law = table(DiscreteLaw("gaussian", 3.0))
+    cuts = law.cuts.copy()
+    cuts[1] = 3 << 56 if cuts[0] < 3 << 56 < cuts[2] else int(cuts[1]) >> 56 << 56
+    guide = np.searchsorted(cuts, np.arange(256, dtype=np.uint64) << np.uint64(56))
+    out = np.zeros(1, np.int64)
+    words = np.array([cuts[1], 0, 0], np.uint64)
+    assert fill(out, 0, words, 0, law._replace(cuts=cuts, guide=guide))[2] == UNDECIDED
+    made = table(DiscreteLaw("gaussian", 3.0))
+    for part, start in enumerate(made.guide):
+        assert start == 0 or made.cuts[start - 1] < part << 56
+        assert made.cuts[start] >= part << 56
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale"), [("gaussian", 1e-155), ("gaussian", 5e-324), ("geometric", 5e-324)]
+)
+def test_the_narrowest_laws_give_zero(kind, scale):
+    assert not draw(DiscreteLaw(kind, scale), 1000, Words(bytes(16)), 1).any()
+
+
 def test_what_is_drawn_does_not_depend_on_threads_or_on_how_many_are_drawn():
     for law in (DiscreteLaw("gaussian", 1e6), DiscreteLaw("geometric", 0.7)):
         numbers = draw(law, 3 * PIECE + 5, Words(b"k" * 16), 1)

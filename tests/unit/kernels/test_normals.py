@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from sfumato.kernels.numba.chacha import CONSTANTS, SIDE, WORDS, make_words, next_word, refill
+from sfumato.kernels.numba.chacha import CONSTANTS, SIDE, WORDS, Words, next_word, refill
 from sfumato.kernels.numba.compiler import kernel
 from sfumato.kernels.numba.exponentials import fill_exponentials
 from sfumato.kernels.numba.normals import HEIGHT, TAIL, WIDTH, fill_normals, make_normals
@@ -38,7 +38,7 @@ def test_twenty_rounds_are_those_of_the_standard():
 
 @pytest.mark.parametrize("counter", [0, 2**32 - SIDE, 2**32 - 3], ids=["begin", "full", "carried"])
 def test_words_are_those_of_the_twin(counter):
-    words = make_words(generator())
+    words = Words.keyed(generator())
     words.state[12] = counter
     expected, out = list(islice(words_reference(words), 3 * WORDS)), np.empty(3 * WORDS, np.uint64)
     for part in np.split(out, 3):
@@ -53,19 +53,19 @@ def _taken(words, out):
 
 
 def test_words_are_taken_one_after_the_other():
-    words, out = make_words(generator()), np.empty(300, np.uint64)
+    words, out = Words.keyed(generator()), np.empty(300, np.uint64)
     _taken(words, out)
-    assert out.tolist() == list(islice(words_reference(make_words(generator())), 300))
+    assert out.tolist() == list(islice(words_reference(Words.keyed(generator())), 300))
 
 
 def test_keys_come_from_the_generator():
-    one, two, other = make_words(generator()), make_words(generator()), make_words(generator(6))
+    one, two, other = Words.keyed(generator()), Words.keyed(generator()), Words.keyed(generator(6))
     np.testing.assert_array_equal(one.state, two.state)
     assert (one.state[4:12] != other.state[4:12]).all()
 
 
 def test_exponential_numbers_are_minus_logarithms():
-    words, out = make_words(generator()), np.empty(WORDS)
+    words, out = Words.keyed(generator()), np.empty(WORDS)
     expected = exponentials_reference(generator())
     for _ in range(20):
         fill_exponentials(words, out)

@@ -33,13 +33,13 @@ class Words(NamedTuple):
     words: Array
     used: Array
 
-
-def make_words(generator: np.random.Generator) -> Words:
-    """A stream whose key is drawn from a generator."""
-    state = np.zeros(16, np.uint32)
-    state[:4] = CONSTANTS
-    state[4:12] = generator.integers(0, 2**32, 8, np.uint32)
-    return Words(state, np.empty(WORDS, np.uint64), np.array([WORDS]))
+    @classmethod
+    def keyed(cls, generator: np.random.Generator) -> Words:
+        """A stream whose key is drawn from a generator."""
+        state = np.zeros(16, np.uint32)
+        state[:4] = CONSTANTS
+        state[4:12] = generator.integers(0, 2**32, 8, np.uint32)
+        return cls(state, np.empty(WORDS, np.uint64), np.array([WORDS]))
 
 
 def _quarter_round(builder: Any, rotate: Any, x: list[Any], a: int, b: int, c: int, d: int) -> None:

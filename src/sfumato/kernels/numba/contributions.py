@@ -298,3 +298,58 @@ def squares_of_units(entries: Entries, taken: Taken, most: float, ridge: float, 
     A unit with few entries counts in part.
     """
     return _summed(_units_to_squares, entries, 2, threads, taken, most, grid(most), ridge)
+
+
+# -- of rows -------------------------------------------------------------------------------------------
+
+
+@ordered_kernel
+def _rows_to_moment(
+    rows: Array,
+    counts: Array,
+    turn: Array,
+    length: float,
+    step: float,
+    first: int,
+    last: int,
+    out: Array,
+) -> None:
+    rank = turn.shape[0]
+    x = scratch(rank, np.float64)
+    for row in range(first, last):
+        if counts[row] == 0:
+            continue
+        square = 0.0
+        for j in range(rank):
+            x[j] = 0.0
+            for r in range(rank):
+                x[j] += rows[row, r] * turn[r, j]
+            square += x[j] * x[j]
+        norm = np.sqrt(square)
+        factor = length * BELOW_ONE / norm if norm > length * BELOW_ONE else 1.0
+        k = 0
+        for i in range(rank):
+            for j in range(i, rank):
+                product = (factor * x[i]) * (factor * x[j]) * (1.0 if i == j else np.sqrt(2.0))
+                # What is no finite number would make factors of zero times infinity.
+                out[k] += _steps(product, step) if norm < np.inf else 0
+                k += 1
+        out[k] += _steps(length * length, step)
+
+
+def moment_of_rows(rows: Array, counts: Array, turn: Array, length: float, threads: int) -> Array:
+    """Sum of products x x' of turned rows, each shortened to ``length``, and of its square for each.
+
+    Of rows with entries, in steps of the grid of the squared length. Products are the upper triangle of
+    a matrix, off the diagonal times sqrt(2).
+    """
+    size = turn.shape[0] * (turn.shape[0] + 1) // 2 + 1
+    outs = [np.zeros(size, np.int64) for _ in range(threads)]
+    number, what = rows.shape[0], (rows, counts, turn, length, grid(length**2))
+    tasks = [
+        partial(_rows_to_moment, *what, number * t // threads, number * (t + 1) // threads, outs[t])
+        for t in range(threads)
+    ]
+    run(tasks, threads)
+    total: Array = np.sum(outs, axis=0)
+    return total

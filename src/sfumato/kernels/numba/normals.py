@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.chacha import WORDS, Words, between, make_words, next_word, refill
+from sfumato.kernels.numba.chacha import WORDS, Words, between, next_word, refill
 from sfumato.kernels.numba.compiler import inlined, kernel
 from sfumato.kernels.numba.simd import element
 from sfumato.types import Array
@@ -56,7 +56,7 @@ class Normals(NamedTuple):
 
 def make_normals(generator: np.random.Generator) -> Normals:
     """Normal numbers whose keys are drawn from a generator."""
-    return Normals(make_words(generator), make_words(generator))
+    return Normals(Words.keyed(generator), Words.keyed(generator))
 
 
 @inlined

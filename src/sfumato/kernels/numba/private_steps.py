@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.chacha import WORDS, make_words
+from sfumato.kernels.numba.chacha import WORDS, Words
 from sfumato.kernels.numba.compiler import inlined, kernel
 from sfumato.kernels.numba.entrywise import (
     add_kronecker,
@@ -406,7 +406,7 @@ def entry_steps(
 ) -> None:
     """Steps in which every entry takes part independently with probability ``rate``."""
     call = _Call(model, moves, False, fit_biases, noise)
-    words, most = make_words(sampler), model.dtype.type(clip)
+    words, most = Words.keyed(sampler), model.dtype.type(clip)
 
     def choose(first: int, count: int) -> _Chosen:
         ends, batch = chosen(values.size, rate, count, words)
@@ -442,7 +442,7 @@ def unit_steps(
     gradient, and are zero afterwards; ``ridge`` is their penalty.
     """
     call = _Call(model, moves, True, fit_biases, noise)
-    words, most = make_words(sampler), model.dtype.type(clip)
+    words, most = Words.keyed(sampler), model.dtype.type(clip)
     data = entries.others, entries.values, entries.starts
 
     def choose(first: int, count: int) -> _Chosen:

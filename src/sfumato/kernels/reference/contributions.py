@@ -81,3 +81,16 @@ def squares_of_units_reference(entries: Entries, taken: Taken, most: float, ridg
         part = rest.shape[0] / (rest.shape[0] + ridge)
         out += cut(np.array([min(part * squares.mean(), most), part * most]), step)
     return out
+
+
+def moment_of_rows_reference(rows: Array, counts: Array, turn: Array, length: float) -> Array:
+    """Slow twin of ``moment_of_rows``."""
+    step, (first, second) = grid(length**2), np.triu_indices(turn.shape[0])
+    out = np.zeros(first.shape[0] + 1, np.int64)
+    for row in rows[counts > 0]:
+        x = row @ turn
+        norm = float(np.linalg.norm(x))
+        x = x * min(1.0, length * BELOW_ONE / max(norm, 1e-300)) if norm < np.inf else np.zeros_like(x)
+        products = x[first] * x[second] * np.where(first == second, 1.0, np.sqrt(2.0))
+        out += cut(np.append(products, length**2), step)
+    return out

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sfumato.kernels.numba.chacha import DOUBLE_ROUNDS, SIDE, Words, make_words
+from sfumato.kernels.numba.chacha import DOUBLE_ROUNDS, SIDE, Words
 from sfumato.kernels.numba.normals import HEIGHT, LAYERS, TAIL, WIDTH
 
 _ROTATIONS = (16, 12, 8, 7)
@@ -46,13 +46,13 @@ def between_reference(word: int) -> float:
 
 def exponentials_reference(generator: np.random.Generator) -> Iterator[float]:
     """Exponential numbers, equal to those of kernels up to rounding."""
-    for word in words_reference(make_words(generator)):
+    for word in words_reference(Words.keyed(generator)):
         yield -np.log(between_reference(word))
 
 
 def normals_reference(generator: np.random.Generator) -> Iterator[float]:
     """Normal numbers from a ziggurat."""
-    words, more = (words_reference(make_words(generator)) for _ in range(2))
+    words, more = (words_reference(Words.keyed(generator)) for _ in range(2))
     for word in words:
         number = None
         while number is None:

@@ -53,18 +53,6 @@ def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
     return solved
 
 
-def row_products(rows: Array, matrix: Array) -> Array:
-    """``rows @ matrix``, each row by itself.
-
-    BLAS rounds a row by where it stands and by how many others there are, so that one owner's presence
-    would show in the last digits of another's row. Sums over columns in order do not.
-    """
-    product: Array = rows[:, :1] * matrix[0]
-    for r in range(1, rows.shape[1]):
-        product += rows[:, r, None] * matrix[r]
-    return product
-
-
 def _precision(turn: Array, precisions: Array) -> Array:
     """Precision matrix of rows T b: that of b between the inverses of T."""
     inverse = np.linalg.inv(turn)

@@ -29,12 +29,18 @@ def row_of(facts: Facts, mode: int) -> int:
     return OWN if mode == own else mode - 1
 
 
+_MOST_BIAS = (
+    2.0**10
+)  # half widths: larger ones would round what they are taken off by more than the grid
+
+
 def taken_off(facts: Facts, mean: float, biases: tuple[Array, ...], modes: Collection[int]) -> Taken:
-    """A mean, and the biases of some modes."""
+    """A mean, and the biases of some modes, as far as any can be."""
+    most = _MOST_BIAS * facts.half
     rows = facts.shape.order - (facts.unit_mode is not None)
     offsets, parts, own, used = np.full(rows, -1), list[Array](), np.zeros(0), 0
     for mode in modes:
-        part = np.asarray(biases[mode], np.float64)
+        part = np.clip(np.asarray(biases[mode], np.float64), -most, most)
         if row_of(facts, mode) == OWN:
             own = part
             continue

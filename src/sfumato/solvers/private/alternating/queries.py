@@ -7,16 +7,16 @@ from math import inf, sqrt
 
 import numpy as np
 
-from sfumato.kernels.grid import BELOW_ONE, cut, grid
+from sfumato.kernels.grid import grid
 from sfumato.kernels.numba.alternating import Features, Weighting, entry_sums, unit_sums
-from sfumato.kernels.numba.contributions import squares_of_entries, squares_of_units
+from sfumato.kernels.numba.contributions import moment_of_rows, squares_of_entries, squares_of_units
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.units import PrivacyUnit
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.own_rows import row_products, solve_own
+from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.contributions import entries_of, taken_off
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import SumQuery
@@ -87,18 +87,10 @@ class OwnQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         prior, most = self.owners.prior, self.length**2
-        rows = self.owners.rows(site).factors[prior.mode]
-        rows = rows[site.by_mode(prior.mode).counts > 0]
-        if prior.turn is not None:
-            rows = row_products(rows, np.linalg.inv(prior.turn).T)
-        rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        rows = rows * np.minimum(1.0, self.length * BELOW_ONE / np.maximum(lengths, 1e-300))
-        first, second = np.triu_indices(rows.shape[1])
-        scale, step = np.where(first == second, 1.0, sqrt(2)), grid(most)
-        products = cut(rows[:, first] * rows[:, second] * scale, step).sum(axis=0)
-        sums = np.append(products, rows.shape[0] * cut(most, step))
-        return Clipped(sums, inf, sqrt(2) * most, step)
+        rows, counts = self.owners.rows(site).factors[prior.mode], site.by_mode(prior.mode).counts
+        turn = np.eye(rows.shape[1]) if prior.turn is None else np.linalg.inv(prior.turn).T
+        sums = moment_of_rows(rows, counts, np.ascontiguousarray(turn), self.length, site.threads)
+        return Clipped(sums, inf, sqrt(2) * most, grid(most))
 
 
 @record

@@ -11,7 +11,7 @@ import numpy as np
 from sfumato.kernels.grid import cut, grid
 from sfumato.kernels.numba.private_levels import level_sums
 from sfumato.kernels.numba.private_moves import Scale
-from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.clipping import Clipped, clip_values
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
@@ -61,7 +61,7 @@ def entry_levels(facts: Facts, site: Site) -> Clipped:
     each sum that it is in; a replaced value moves its sums by at most two, its square by one.
     """
     tensor, (low, high), step = site.tensor, facts.bounds, grid(1.0)
-    y = (np.clip(tensor.values.astype(np.float64), low, high) - (low + high) / 2) * 2 / (high - low)
+    y = (clip_values(tensor.values, low, high) - (low + high) / 2) * 2 / (high - low)
     y = np.clip(y, -1.0, 1.0)  # far from zero the middle of the bounds is rounded
     whole, squares = cut(y, step), cut(np.square(y), step)
     order, levels = tensor.order, list(zip(tensor.coordinates, tensor.shape, strict=True))
