@@ -96,77 +96,53 @@ def padded_metric(matrix: Array) -> Array:
 # -- one entry ----------------------------------------------------------------------------------
 
 
-@inlined
-def _gather(p: Any, index: Array, block: int, rank: int, work: Array, designs: Array, at: int) -> Any:
-    """Write the block's design at an entry to ``designs[at:]``; the entry's value, without biases."""
-    if block < 0:
-        value = evaluate(p, index, work)
-        first = len(p.offsets) * p.rows.shape[1]  # behind the modes' designs
-        for q in range(rank):
-            designs[at + q] = work[first + q]
-        return value
-    design(p, index, block, work, designs, at)
-    width = row_width(p)
-    return dot(designs, at, p.rows, index[block] * width, width)
+# Functions without branches: one with branches that is given arrays counts references to them at every
+# call, which takes longer than all the rest.
 
 
 @inlined
-def _fetch(p: Any, lead: int, others: Array, entry: int) -> None:
-    """Ask for the rows of an entry that is still to come: they lie anywhere in memory."""
-    if entry < others.shape[1]:
-        width = row_width(p)
-        for j in range(others.shape[0]):
-            m = j if j < lead else j + 1
-            row = p.offsets[m] + element(others, j * others.shape[1] + entry)
-            prefetch(p.rows, row * width)
-            prefetch(p.biases, row)
-
-
-@inlined
-def _to_features(
-    designs: Array, metric: Array, rank: int, depth: int, length: float, bias: float, x: Array
-) -> None:
-    """``(W'd, k)`` of ``_SIDE`` designs, ``W'd`` shortened to ``length``. Rows have ``depth``.
+def _turn(designs: Array, metric: Array, rank: int, depth: int, x: Array) -> None:
+    """``W'd`` of ``_SIDE`` designs, whose rows have ``depth``.
 
     Side by side, since a sum over r has to wait for each of its terms.
     """
     width = metric.shape[1]
-    if metric.shape[0] > 1:
-        for b in range(0, width, line_length(x)):
-            x0 = x1 = x2 = x3 = spread(x, x.dtype.type(0))
-            for r in range(rank):
-                line = load(metric, r * width + b)
-                x0 = add(x0, multiply(spread_from(designs, r), line))
-                x1 = add(x1, multiply(spread_from(designs, depth + r), line))
-                x2 = add(x2, multiply(spread_from(designs, 2 * depth + r), line))
-                x3 = add(x3, multiply(spread_from(designs, 3 * depth + r), line))
-            store(x, b, x0)
-            store(x, width + b, x1)
-            store(x, 2 * width + b, x2)
-            store(x, 3 * width + b, x3)
-    else:
-        for e in range(_SIDE):
-            for r in range(rank):
-                x[e * width + r] = metric[0, r] * designs[e * depth + r]
-            x[e * width + rank] = 0
-    for e in range(_SIDE):
-        _shorten(x, e * width, width, length)
-        x[e * width + rank] = bias
+    for b in range(0, width, line_length(x)):
+        x0 = x1 = x2 = x3 = spread(x, x.dtype.type(0))
+        for r in range(rank):
+            line = load(metric, r * width + b)
+            x0 = add(x0, multiply(spread_from(designs, r), line))
+            x1 = add(x1, multiply(spread_from(designs, depth + r), line))
+            x2 = add(x2, multiply(spread_from(designs, 2 * depth + r), line))
+            x3 = add(x3, multiply(spread_from(designs, 3 * depth + r), line))
+        store(x, b, x0)
+        store(x, width + b, x1)
+        store(x, 2 * width + b, x2)
+        store(x, 3 * width + b, x3)
 
 
 @inlined
-def _shorten(x: Array, at: int, width: int, length: float) -> None:
+def _scale(designs: Array, metric: Array, rank: int, depth: int, x: Array) -> None:
+    """The same where W is a diagonal."""
+    width = metric.shape[1]
+    for e in range(_SIDE):
+        for r in range(rank):
+            x[e * width + r] = metric[0, r] * designs[e * depth + r]
+
+
+@inlined
+def _squares(x: Array, at: int, width: int) -> Any:
+    """Squared length of a padded row."""
     squares = multiply(load(x, at), load(x, at))
     for b in range(line_length(x), width, line_length(x)):
         squares = add(squares, multiply(load(x, at + b), load(x, at + b)))
-    norm = np.sqrt(total(squares))
-    if not norm < np.inf:  # a design beyond all numbers lets nothing through
-        for b in range(0, width, line_length(x)):
-            store(x, at + b, spread(x, x.dtype.type(0)))
-    elif norm > length * BELOW_ONE:
-        factor = spread(x, length * BELOW_ONE / norm)
-        for b in range(0, width, line_length(x)):
-            store(x, at + b, multiply(factor, load(x, at + b)))
+    return total(squares)
+
+
+@inlined
+def _clear(x: Array, at: int, width: int) -> None:
+    for b in range(0, width, line_length(x)):
+        store(x, at + b, spread(x, x.dtype.type(0)))
 
 
 @inlined
@@ -212,33 +188,44 @@ def _by_entry(
     step: float,
     out: Array,
 ) -> None:
-    """Entries come sorted by the mode ``lead``: the block's own, or for the core any.
-
-    How an entry is read stands in both kernels: a function of the model would count references to its
-    arrays at every entry, which takes several times as long.
-    """
+    """Entries come sorted by the mode ``lead``: the block's own, or for the core any."""
     width, order, wide, depth = out.shape[1], len(p.offsets), metric.shape[1], _depth(p, rank)
-    work, index = workspace(p), scratch(order, np.int64)
+    work, index, entries, row = workspace(p), scratch(order, np.int64), values.shape[0], row_width(p)
+    behind = order * p.rows.shape[1]  # in the workspace, behind the modes' designs
     designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
     x = scratch(_SIDE * wide, p.rows.dtype)
-    for row in range(first, last):
-        index[lead] = p.offsets[lead] + row
-        here = 0 if block < 0 else row * width
-        for begin in range(starts[row], starts[row + 1], _SIDE):
-            count = min(_SIDE, starts[row + 1] - begin)
+    for level in range(first, last):
+        index[lead] = p.offsets[lead] + level
+        here = 0 if block < 0 else level
+        for begin in range(starts[level], starts[level + 1], _SIDE):
+            count = min(_SIDE, starts[level + 1] - begin)
             for e in range(count):
-                _fetch(p, lead, others, begin + e + _AHEAD)
+                ahead = min(begin + e + _AHEAD, entries - 1)
                 for j in range(order - 1):
                     m = j if j < lead else j + 1
-                    index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
-                value = _gather(p, index, block, rank, work, designs, e * depth)
+                    index[m] = p.offsets[m] + element(others, j * entries + begin + e)
+                    prefetch(p.rows, (p.offsets[m] + element(others, j * entries + ahead)) * row)
+                if block < 0:
+                    value = evaluate(p, index, work)
+                    for q in range(rank):
+                        designs[e * depth + q] = work[behind + q]
+                else:
+                    design(p, index, block, work, designs, e * depth)
+                    value = dot(designs, e * depth, p.rows, index[block] * row, row)
                 target = element(values, begin + e) - mean - bias_sum(p, index)
                 target -= value
                 # What is no number lets nothing through.
                 targets[e] = 0.0 if np.isnan(target) else min(most, max(-most, target))
-            _to_features(designs, metric, rank, depth, length, bias, x)
+            if metric.shape[0] > 1:
+                _turn(designs, metric, rank, depth, x)
+            else:
+                _scale(designs, metric, rank, depth, x)
             for e in range(count):
-                _add_cut(x, e * wide, targets[e], step, width, out, here)
+                norm = np.sqrt(_squares(x, e * wide, wide))
+                factor = length * BELOW_ONE / norm if norm > length * BELOW_ONE else 1.0
+                if norm < np.inf:  # a design beyond all numbers lets nothing through
+                    _add_cut(x, e * wide, factor * targets[e], step, width, out, here * width)
+                out[here, rank] += np.int64(bias * targets[e] / step)
 
 
 def entry_sums(
@@ -298,7 +285,8 @@ def _by_unit(
 ) -> None:
     """Entries come sorted by the units' mode ``lead``."""
     (levels, width), order, wide, depth = out.shape, len(p.offsets), metric.shape[1], _depth(p, rank)
-    work, index = workspace(p), scratch(order, np.int64)
+    work, index, entries, row = workspace(p), scratch(order, np.int64), values.shape[0], row_width(p)
+    behind = order * p.rows.shape[1]  # in the workspace, behind the modes' designs
     designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
     x = scratch(_SIDE * wide, p.rows.dtype)
     # A unit's levels have slots, one after the other: its contribution then stays in the cache.
@@ -312,11 +300,18 @@ def _by_unit(
         for begin in range(starts[unit], starts[unit + 1], _SIDE):
             count = min(_SIDE, starts[unit + 1] - begin)
             for e in range(count):
-                _fetch(p, lead, others, begin + e + _AHEAD)
+                ahead = min(begin + e + _AHEAD, entries - 1)
                 for j in range(order - 1):
                     m = j if j < lead else j + 1
-                    index[m] = p.offsets[m] + element(others, j * values.shape[0] + begin + e)
-                value = _gather(p, index, block, rank, work, designs, e * depth)
+                    index[m] = p.offsets[m] + element(others, j * entries + begin + e)
+                    prefetch(p.rows, (p.offsets[m] + element(others, j * entries + ahead)) * row)
+                if block < 0:
+                    value = evaluate(p, index, work)
+                    for q in range(rank):
+                        designs[e * depth + q] = work[behind + q]
+                else:
+                    design(p, index, block, work, designs, e * depth)
+                    value = dot(designs, e * depth, p.rows, index[block] * row, row)
                 target = element(values, begin + e) - mean - bias_sum(p, index)
                 target -= value
                 # What is no number lets nothing through.
@@ -324,21 +319,26 @@ def _by_unit(
                 level = 0 if block < 0 else index[block] - offset
                 if slot_of[level] < 0:
                     slot_of[level], level_of[used], number[used] = used, level, 0
-                    for r in range(used * width, (used + 1) * width):
-                        sums[r] = 0
+                    _clear(sums, used * width, width)
                     used += 1
                 slots[e] = slot_of[level]
-            _to_features(designs, metric, rank, depth, length, bias, x)
+            if metric.shape[0] > 1:
+                _turn(designs, metric, rank, depth, x)
+            else:
+                _scale(designs, metric, rank, depth, x)
             for e in range(count):
                 slot = slots[e]
                 number[slot] += 1
-                scale = weights[level_of[slot]]
-                _add_scaled(x, e * wide, scale * targets[e], width, sums, slot * width)
+                scale = weights[level_of[slot]] * targets[e]
+                norm = np.sqrt(_squares(x, e * wide, wide))
+                factor = length * BELOW_ONE / norm if norm > length * BELOW_ONE else 1.0
+                if norm < np.inf:  # a design beyond all numbers lets nothing through
+                    _add_scaled(x, e * wide, factor * scale, width, sums, slot * width)
+                sums[slot * width + rank] += bias * scale
         size = squares = 0.0
         for slot in range(used):
             size += (weights[level_of[slot]] * number[slot]) ** 2
-            for r in range(slot * width, (slot + 1) * width):
-                squares += sums[r] * sums[r]
+            squares += _squares(sums, slot * width, width)
         factor = 1 / np.sqrt(size + ridge)
         if factor * np.sqrt(squares) > bound * BELOW_ONE:
             factor = bound * BELOW_ONE / np.sqrt(squares)

@@ -63,13 +63,21 @@ class Owners:
     start: Multilinear
 
     def rows(self, site: Site) -> Multilinear:
-        """The model of the round's beginning with own rows solved; at the data, where they stay."""
-        return site.latest(self, lambda: solve_own(self.start, self.prior, site))
+        """A model with own rows as solved from the round's beginning; at the data, where they stay."""
+        return site.latest(self, lambda: solve_own(self.start, self.prior, site).with_own_core())
 
     def joined(self, model: Multilinear, site: Site) -> Multilinear:
-        """Another model with these own rows."""
-        mode, solved = self.prior.mode, self.rows(site)
-        return model.with_rows(mode, solved.factors[mode], solved.mode_biases[mode])
+        """Another model with these own rows, until it is asked for with the next one.
+
+        Own rows may be many: the others are written to the model that these are kept in.
+        """
+        own, kept = self.prior.mode, self.rows(site)
+        for mode in range(model.order):
+            if mode != own:
+                kept.rows[kept.span(mode)] = model.rows[model.span(mode)]
+                kept.biases[kept.span(mode)] = model.biases[model.span(mode)]
+        kept.free_core[:] = model.free_core
+        return kept.with_mean(model.mean)
 
 
 @record
