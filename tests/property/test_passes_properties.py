@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.kernels.numba.private_passes import Settings, noisy_pass
+from sfumato.kernels.numba.private_passes import GRID, Settings, noisy_pass
 from sfumato.kernels.numba.sequential import Perturbation
 from sfumato.kernels.reference.private_passes import direction_at, noisy_gradient, noisy_pass_reference
 from sfumato.kernels.reference.sequential import visit_in_turn_reference
@@ -48,9 +48,11 @@ def test_kernel_and_twin(kind, seed, vector, fit_biases):
     order = rng.permutation(tensor.n_entries)
     chosen = Settings(0.7, 4.0, 3.0, vector, 0.1, 0.05, fit_biases)
     streams = [np.random.default_rng(seed) for _ in range(2)]
-    noisy_pass(model, means, tensor.coordinates, tensor.values, order, chosen, streams[0])
+    noise = np.rint(streams[0].laplace(size=tensor.n_entries) / GRID) * GRID
+    streams = [np.random.default_rng(seed) for _ in range(2)]
+    noisy_pass(model, means, tensor.coordinates, tensor.values, order, chosen, noise, streams[0])
     noisy_pass_reference(
-        slow, means, tensor.coordinates[:, order], tensor.values[order], chosen, streams[1]
+        slow, means, tensor.coordinates[:, order], tensor.values[order], chosen, noise, streams[1]
     )
     for fast, twin in ((model.rows, slow.rows), (model.biases, slow.biases)):
         np.testing.assert_allclose(fast, twin, atol=1e-9)
@@ -100,19 +102,34 @@ def test_a_replaced_value_moves_a_step_by_no_more_than_its_bound(kind, seed, vec
     model, tensor = problem(kind, rng, entries=1)
     cell, width = tensor.coordinates[:, 0], 4.0
     chosen = Settings(clip, width, np.inf, vector, 0.1, 0.0, False)  # no noise
-    a, b = (noisy_gradient(model, cell, t, chosen, np.random.default_rng(0)) for t in (one, other))
+    a, b = (noisy_gradient(model, cell, t, chosen, 0.0, rng) for t in (one, other))
     length = np.linalg.norm(direction_at(model, cell, False))
     bound = min(2 * clip, width * length)
-    assert np.linalg.norm(a - b) <= bound * (1 + 1e-12)
+    assert np.linalg.norm(a - b) <= bound * (1 + (1e-12 if vector else 2 * GRID))
     assert max(np.linalg.norm(a), np.linalg.norm(b)) <= clip * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e7, 1e12])
+@many
+@given(st.integers(0, 2**32), st.sampled_from([0.3, 30.0, 1e9]))
+def test_a_replaced_value_moves_a_residual_by_two_steps_more_at_most(size, seed, clip):
+    """However large the fitted value is: in whole steps, over the most that it can change."""
+    rng = np.random.default_rng(seed)
+    model, tensor = problem("cp-3", rng, entries=1)
+    model.rows[:] *= size ** (1 / 3)
+    cell, j = tensor.coordinates[:, 0], direction_at(model, tensor.coordinates[:, 0], False)
+    chosen = Settings(clip, 4.0, np.inf, False, 0.1, 0.0, False)
+    a, b = (noisy_gradient(model, cell, t, chosen, 0.0, rng) for t in (-2.0, 2.0))
+    steps = (b - a) @ j / (j @ j) / min(2 * clip / np.linalg.norm(j), 4.0) / GRID
+    assert abs(steps) <= 1 / GRID + 2 + 1e-3  # of the test's own arithmetic
 
 
 @pytest.mark.parametrize(("clip", "expected"), [(0.01, "clip"), (1e6, "range")])
 def test_the_bounds_are_reached(clip, expected):
-    model = CPModel.from_factors([np.full((2, 1), 0.5)] * 3)
+    model, rng = CPModel.from_factors([np.full((2, 1), 0.5)] * 3), np.random.default_rng(0)
     cell = np.zeros(3, np.int32)
     chosen = Settings(clip, 4.0, np.inf, False, 0.1, 0.0, False)
-    a, b = (noisy_gradient(model, cell, t, chosen, np.random.default_rng(0)) for t in (-2.0, 2.0))
+    a, b = (noisy_gradient(model, cell, t, chosen, 0.0, rng) for t in (-2.0, 2.0))
     length = np.linalg.norm(direction_at(model, cell, False))
     bound = {"clip": 2 * clip, "range": 4.0 * length}[expected]
     assert np.linalg.norm(a - b) == pytest.approx(bound)

@@ -6,7 +6,7 @@ A value changes one sum by the width of the bounds, so that a pass costs one ove
 else is released: a canary that is alone in its row shows as much of epsilon as there is.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from on_grid import on_grid
 
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Laplace, PurePass
-from sfumato.solvers.private.passes import PrivatePasses
+from sfumato.solvers.private.passes import PassQuery, PrivatePasses
 from sfumato.solvers.protocol import Finished, Info, NoisyQuery, Silent
 
 
@@ -94,6 +94,11 @@ class HalfNoise(RowSums):
         return sums + draw.stream().laplace(0.0, self.noise * width / 2, sums.shape)
 
 
+class QuieterPass(PassQuery):
+    def _noise(self, number, draw):
+        return super()._noise(number, draw) / 4
+
+
 @dataclass(frozen=True)
 class QuarterNoiseInPasses(PrivatePasses):
     """A quarter of the noise in the library's own gradient perturbation: a pass costs 3.4 times epsilon.
@@ -103,8 +108,11 @@ class QuarterNoiseInPasses(PrivatePasses):
 
     passes: int = 1
 
-    def _settings(self, facts, done):
-        return PrivatePasses._settings(replace(self, noise=self.noise / 4), facts, done)
+    def ask(self, state):
+        query = super().ask(state)
+        if not isinstance(query, PassQuery):
+            return query
+        return QuieterPass(**{part.name: getattr(query, part.name) for part in fields(query)})
 
 
 @dataclass(frozen=True)

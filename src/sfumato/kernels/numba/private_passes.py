@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from sfumato.models.multilinear import Multilinear
 
 
+GRID = 2.0**-30  # what residuals are cut to, over the most that one can change
+MOST_VALUE = 2.0**20  # ranges of values: larger fitted ones would round residuals
+
+
 @record
 class Settings(NamedTuple):
     """What a kernel needs to know of a pass; values are in the model's unit."""
@@ -48,6 +52,7 @@ def _noisy_pass(
     targets: Array,
     sequence: Array,
     settings: Any,
+    noise: Array,
     stream: Any,
 ) -> None:
     order, width, parameters = len(p.offsets), row_width(p), core.shape[0]
@@ -59,7 +64,8 @@ def _noisy_pass(
     j, direction = np.zeros(parameters), np.zeros(parameters)
     step = settings.step
     pull = step * settings.ridge
-    for entry in sequence:
+    most = MOST_VALUE * settings.width
+    for number, entry in enumerate(sequence):
         locate(p, coordinates, entry, index)
         value = evaluate(p, index, work)
         if settings.fit_biases:
@@ -83,7 +89,7 @@ def _noisy_pass(
             squares += j[k] * j[k]
         length = np.sqrt(squares)
         # 6. One number, of which |error J| <= clip.
-        error = targets[entry] - value
+        error = targets[entry] - min(max(value, -most), most)
         reach = settings.clip / length if length > 0 else np.inf
         error = min(max(error, -reach), reach)
         change = min(2 * reach, settings.width)
@@ -93,7 +99,7 @@ def _noisy_pass(
                 j[k] *= error
             add_vector_noise(j, parameters, change * length / settings.epsilon, direction, stream)
         else:
-            error += stream.laplace(0.0, change / settings.epsilon)
+            error = change * (np.trunc(error / change / GRID) * GRID + noise[number])
             for k in range(parameters):
                 j[k] *= error
         gain = step / (1 + step * squares)
@@ -117,9 +123,14 @@ def noisy_pass(
     targets: Array,
     sequence: Array,
     settings: Settings,
+    noise: Array,
     stream: np.random.Generator,
 ) -> None:
-    """One step for each entry of a sequence, writing to the model; ``means`` are the modes' priors."""
+    """One step for each entry of a sequence, writing to the model; ``means`` are the modes' priors.
+
+    ``noise`` has a number for each step, in multiples of ``GRID``, that goes on a residual over the most
+    that it can change; vector noise comes from ``stream`` instead.
+    """
     task = partial(
         _noisy_pass,
         model.arrays,
@@ -130,6 +141,7 @@ def noisy_pass(
         targets,
         sequence,
         settings,
+        noise,
         stream,
     )
     run([task], 1)

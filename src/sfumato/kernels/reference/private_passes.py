@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfumato.kernels.numba.private_passes import Settings
+from sfumato.kernels.numba.private_passes import GRID, MOST_VALUE, Settings
 from sfumato.kernels.reference.vector_noise import vector_noise_reference
 from sfumato.types import Array
 
@@ -21,11 +21,13 @@ def noisy_pass_reference(
     coordinates: Array,
     targets: Array,
     settings: Settings,
+    noise: Array,
     stream: np.random.Generator,
 ) -> None:
     """Readable twin of the kernel, in the given order, in place; it draws the same numbers."""
-    for cell, target in zip(coordinates.T, targets, strict=True):
-        move = settings.step * noisy_gradient(model, cell, float(target), settings, stream)
+    for number, (cell, target) in enumerate(zip(coordinates.T, targets, strict=True)):
+        here = 0.0 if settings.vector else float(noise[number])
+        move = settings.step * noisy_gradient(model, cell, float(target), settings, here, stream)
         j = direction_at(model, cell, settings.fit_biases)
         move /= 1 + settings.step * (j @ j)
         pull, at = settings.step * settings.ridge, 0
@@ -51,17 +53,23 @@ def direction_at(model: Multilinear, cell: Array, fit_biases: bool) -> Array:
 
 
 def noisy_gradient(
-    model: Multilinear, cell: Array, target: float, settings: Settings, stream: np.random.Generator
+    model: Multilinear,
+    cell: Array,
+    target: float,
+    settings: Settings,
+    noise: float,
+    stream: np.random.Generator,
 ) -> Array:
     """Steps 6 to 8: the clipped gradient at one entry, with its noise."""
     j = direction_at(model, cell, settings.fit_biases)
     length = float(np.linalg.norm(j))
     reach = settings.clip / length if length > 0 else inf
     value = float(model.with_mean(0.0).predict_reference(cell[:, None])[0])
-    error = float(np.clip(target - value, -reach, reach))
+    most = MOST_VALUE * settings.width
+    error = float(np.clip(target - np.clip(value, -most, most), -reach, reach))
     change = min(2 * reach, settings.width)
     if settings.vector:
         scale = change * length / settings.epsilon
         return error * j + vector_noise_reference(len(j), scale, stream)
-    noisy: Array = (error + stream.laplace(0.0, change / settings.epsilon)) * j
+    noisy: Array = change * (np.trunc(error / change / GRID) * GRID + noise) * j
     return noisy

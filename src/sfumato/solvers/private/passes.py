@@ -40,7 +40,7 @@ from sfumato.checks import (
 )
 from sfumato.errors import SettingError
 from sfumato.kernels.grid import cut, grid
-from sfumato.kernels.numba.private_passes import Settings, noisy_pass
+from sfumato.kernels.numba.private_passes import GRID, Settings, noisy_pass
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.clipping import Clipped, clip_from_middle, clip_values
 from sfumato.privacy.facts import Facts
@@ -63,6 +63,7 @@ from sfumato.solvers.protocol import (
 from sfumato.types import Array
 
 _MEAN_SHARE, _KEEP_SHARE = 0.05, 0.1  # of epsilon: for the mean, and for how much of the fit to keep
+_UNUSED = np.random.default_rng(0)  # where no vector noise is drawn
 _DOUBT = 8.0  # scales of the last query's noise that are taken off it: keep nothing that noise may be
 
 
@@ -95,9 +96,21 @@ class PassQuery(NoisyQuery):
         facts, model, tensor = self.facts, self.model.copy(), site.tensor
         targets = (clip_values(tensor.values, *facts.bounds) - self.mean) / facts.spread
         order = np.random.default_rng(self.seed).permutation(tensor.n_entries)
-        cells = tensor.coordinates
-        noisy_pass(model, self.means, cells, targets, order, self.settings, draw.stream())
+        steps = model, self.means, tensor.coordinates, targets, order, self.settings
+        if self.settings.vector:
+            noisy_pass(*steps, np.zeros(0), draw.stream())
+        else:
+            noisy_pass(*steps, self._noise(tensor.n_entries, draw), _UNUSED)
         return model
+
+    def _noise(self, number: int, draw: Draw) -> Array:
+        """For residuals over the most that they can change, and so of one size for all of them.
+
+        One value is in one residual. Rounding and the cut to the grid move it by less than two steps.
+        """
+        bound = 1 + 2 * GRID
+        nothing = Clipped(np.zeros(number, np.int64), bound, bound, GRID, single=True)
+        return draw.release(nothing).values
 
 
 @record
@@ -165,7 +178,11 @@ class PrivatePasses(Silent):
     name: ClassVar[str] = "gradient perturbation, pure passes"
     proof: ClassVar[str] = "proofs/passes.md"
     proven: ClassVar[bool] = True
-    exact: ClassVar[bool] = False
+
+    @property
+    def exact(self) -> bool:
+        """For vector noise no exact sampler is known."""
+        return self.noise_law == "residual"
 
     def check(self, facts: Facts) -> None:
         check_count(1, MOST_ROUNDS, passes=self.passes)
