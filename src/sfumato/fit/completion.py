@@ -239,6 +239,7 @@ def carry_out_private(
     check_site(plan.task.facts.shape, site)
     with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
         drawn = draw_all(plan, Local(site), reservation, progress)
+    site.forget()  # own rows take other memory
     made = drawn.made
     return PrivateFit(drawn.localised(site), drawn.history, made.own_prior, made.posterior)
 

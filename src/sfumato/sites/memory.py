@@ -84,6 +84,11 @@ class Site:
             self._latest = deepcopy(key), latest  # arrays of the key may be written to later
         return cast(_T, latest)
 
+    def forget(self) -> None:
+        """Let go of what is kept, for what comes after a fit's rounds: it is made anew where needed."""
+        self._kept.clear()
+        self._latest = (object(), None)
+
     def by_mode(self, mode: int) -> ByMode:
         """The entries sorted by a mode."""
         return self.kept(("mode", mode), lambda: self._sorted_by(mode))

@@ -163,3 +163,15 @@ def test_writing_to_what_was_asked_with_does_not_change_what_is_kept():
     asked[:] = 1
     assert site.latest((np.ones(2),), lambda: "ones") == "ones"
     assert site.latest((asked,), lambda: "ones again") == "ones"
+
+
+def test_what_is_let_go_of_is_made_anew():
+    site = Site(synthetic.ratings_like(20, 15, 4, 300), 1)
+    before = site.by_mode(1)
+    latest = site.latest("rows", object)
+    assert site.by_mode(1) is before
+    site.forget()
+    after = site.by_mode(1)
+    assert after is not before
+    assert (after.others == before.others).all()
+    assert site.latest("rows", object) is not latest

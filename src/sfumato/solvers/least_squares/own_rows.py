@@ -26,6 +26,7 @@ from sfumato.sites.memory import Site, WeightedSite
 from sfumato.types import Array
 
 _ROWS = 4096  # rows solved at a time: bounds the memory of their normal equations
+_ENTRIES = 1 << 18  # entries weighed at a time, likewise
 
 
 def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
@@ -65,11 +66,14 @@ def _weighted(prior: OwnPrior, site: Site) -> Site:
     if not any(doubt is not None for doubt in prior.doubts):
         return site
     tensor = site.tensor
-    variance = np.full(tensor.n_entries, prior.scatter)
-    for doubt, levels in zip(prior.doubts, tensor.coordinates, strict=True):
-        if doubt is not None:
-            variance += doubt[levels]
-    weights = (prior.scatter / variance).astype(tensor.values.dtype)
+    weights = np.empty(tensor.n_entries, tensor.values.dtype)
+    for first in range(0, tensor.n_entries, _ENTRIES):
+        here = slice(first, first + _ENTRIES)
+        variance = np.full(weights[here].shape, prior.scatter)
+        for doubt, levels in zip(prior.doubts, tensor.coordinates, strict=True):
+            if doubt is not None:
+                variance += doubt[levels[here]]
+        weights[here] = prior.scatter / variance
     return WeightedSite(site, tensor.values, weights)
 
 
