@@ -44,7 +44,7 @@ class Trial:
     """What is run: an estimator, two neighbours, and what an adversary looks at.
 
     With a ``seed`` the noise of every run follows from it, so that an audit can be repeated; it has the
-    law of secret noise, drawn in floating-point arithmetic. Without one it is drawn as in a real fit.
+    law of secret noise, drawn by the same code. Without one it is drawn as in a real fit.
     """
 
     estimator: TensorEstimator

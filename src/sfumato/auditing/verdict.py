@@ -122,7 +122,7 @@ class Outcome(ABC):
         lines += [f"  protects   {promise.unit}; {promise.neighbours}", *found]
         if seeded:
             lines.append(
-                "  noise      seeded: the law of real noise, drawn in floating-point arithmetic"
+                "  noise      seeded: the law of real noise, drawn by the same code"
             )
         return "\n".join(lines)
 
