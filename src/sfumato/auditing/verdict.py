@@ -121,9 +121,7 @@ class Outcome(ABC):
             lines.append(f"  accounted  epsilon {accounted} at delta {delta}")
         lines += [f"  protects   {promise.unit}; {promise.neighbours}", *found]
         if seeded:
-            lines.append(
-                "  noise      seeded: the law of real noise, drawn by the same code"
-            )
+            lines.append("  noise      seeded: the law of real noise, drawn by the same code")
         return "\n".join(lines)
 
     def _drawn(self, path: str | PathLike[str], draw: Callable[[Any], None]) -> Path:
