@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum, inf, log, sqrt, tanh
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -142,12 +143,11 @@ def _least_square(events: Sequence[Event], slack: float) -> float:
     A Gaussian that dominates them tells neighbours apart as well as the dearest of them does by itself,
     at epsilon 0, where randomised response has a delta of tanh(epsilon / 2).
     """
-    from scipy.special import ndtri
-
     parts = [part for event in events for part in counted(event)]
     dearest = max((part.epsilon for part in parts if isinstance(part, PureEvent)), default=0.0)
     told = max(0.0, (tanh(dearest / 2) - slack) / (1 - slack))
-    return float(2 * ndtri((1 + told) / 2)) ** 2
+    half = (1 + told) / 2
+    return inf if half >= 1 else (2 * NormalDist().inv_cdf(half)) ** 2
 
 
 def _rhos(events: Sequence[Event], _slack: float) -> list[float]:

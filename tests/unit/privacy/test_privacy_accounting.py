@@ -11,9 +11,11 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 from scipy.integrate import quad
+from scipy.special import log_ndtr
 from scipy.stats import binom, norm
 
 from sfumato.errors import SettingError
+from sfumato.privacy import curves
 from sfumato.privacy.accounting import (
     advanced,
     basic,
@@ -389,3 +391,11 @@ def test_a_few_pure_parts_do_without_a_loss_curve():
     assert not surpasses({PureEvent(0.31): 1}, 0.31, 0.5)
     assert not surpasses({PureEvent(0.01): 1000}, 10.0, 1e-6)  # composed, they cost far less
     assert not surpasses({PureEvent(0.31): 1, GaussianEvent(1.0): 1}, 0.31, 1e-6)
+
+
+def test_the_tail_of_a_normal_number_has_its_logarithm_everywhere():
+    """Against SciPy's, beside the place where the series takes over and far beyond."""
+    x = np.concatenate([np.linspace(0, 60, 601), [29.999999, 30.0, 30.000001, 1e3, 1e6, 1e150]])
+    expected = log_ndtr(-x)
+    found = [curves._log_tail(float(each)) for each in x]
+    np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-14)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erfcx
 
 from sfumato.types import Array
 
@@ -36,6 +35,8 @@ def positive_counts(noisy: Array, deviation: float, average: float) -> Guess:
 
     Always positive; those given for little noise, and the average for much.
     """
+    from scipy.special import erfcx
+
     # The posterior is a normal, moved by deviation^2 / average and cut off at zero.
     centre = noisy / deviation - deviation / average
     ratio = np.sqrt(2 / np.pi) / erfcx(-centre / np.sqrt(2))  # density over probability
