@@ -48,7 +48,7 @@ def test_kernel_and_twin(kind, seed, vector, fit_biases):
     order = rng.permutation(tensor.n_entries)
     chosen = Settings(0.7, 4.0, 3.0, vector, 0.1, 0.05, fit_biases)
     streams = [np.random.default_rng(seed) for _ in range(2)]
-    noise = np.rint(streams[0].laplace(size=tensor.n_entries) / GRID) * GRID
+    noise = np.rint(streams[0].laplace(size=tensor.n_entries) / GRID).astype(np.int64)
     streams = [np.random.default_rng(seed) for _ in range(2)]
     noisy_pass(model, means, tensor.coordinates, tensor.values, order, chosen, noise, streams[0])
     noisy_pass_reference(
@@ -102,7 +102,7 @@ def test_a_replaced_value_moves_a_step_by_no_more_than_its_bound(kind, seed, vec
     model, tensor = problem(kind, rng, entries=1)
     cell, width = tensor.coordinates[:, 0], 4.0
     chosen = Settings(clip, width, np.inf, vector, 0.1, 0.0, False)  # no noise
-    a, b = (noisy_gradient(model, cell, t, chosen, 0.0, rng) for t in (one, other))
+    a, b = (noisy_gradient(model, cell, t, chosen, 0, rng) for t in (one, other))
     length = np.linalg.norm(direction_at(model, cell, False))
     bound = min(2 * clip, width * length)
     assert np.linalg.norm(a - b) <= bound * (1 + (1e-12 if vector else 2 * GRID))
@@ -119,9 +119,34 @@ def test_a_replaced_value_moves_a_residual_by_two_steps_more_at_most(size, seed,
     model.rows[:] *= size ** (1 / 3)
     cell, j = tensor.coordinates[:, 0], direction_at(model, tensor.coordinates[:, 0], False)
     chosen = Settings(clip, 4.0, np.inf, False, 0.1, 0.0, False)
-    a, b = (noisy_gradient(model, cell, t, chosen, 0.0, rng) for t in (-2.0, 2.0))
+    a, b = (noisy_gradient(model, cell, t, chosen, 0, rng) for t in (-2.0, 2.0))
     steps = (b - a) @ j / (j @ j) / min(2 * clip / np.linalg.norm(j), 4.0) / GRID
     assert abs(steps) <= 1 / GRID + 2 + 1e-3  # of the test's own arithmetic
+
+
+@pytest.mark.parametrize("far", [0.0, 2.0**30, 2.0**49])
+def test_values_far_from_zero_move_a_residual_by_no_more(far):
+    """Without a mean, targets lie as far out as the bounds do."""
+    model = CPModel.from_factors([np.full((2, 1), 1e-3)] * 3)
+    cell, j = np.zeros(3, np.int32), direction_at(model, np.zeros(3, np.int32), False)
+    chosen = Settings(1e12, 1.0, np.inf, False, 0.1, 0.0, False)
+    rng = np.random.default_rng(0)
+    a, b = (noisy_gradient(model, cell, t, chosen, 0, rng) for t in (far - 1.0, far))
+    assert abs((b - a) @ j / (j @ j)) / GRID <= 1 / GRID + 2
+
+
+@pytest.mark.parametrize("noise", [2**62, -(2**62), 2**61 + 2**31])
+def test_noise_beyond_all_sums_hides_the_residual(noise):
+    """The sum of residual and noise is cut off, not the noise."""
+    model, tensor = problem("cp-3", np.random.default_rng(1), entries=1)
+    chosen = Settings(0.7, 4.0, 3.0, False, 0.1, 0.0, False)
+    after = []
+    for value in (-2.0, 2.0):
+        moved = model.copy()
+        rest = np.zeros(3), tensor.coordinates, np.array([value]), np.zeros(1, np.int64), chosen
+        noisy_pass(moved, *rest, np.array([noise]), np.random.default_rng(0))
+        after.append(moved.rows)
+    np.testing.assert_array_equal(*after)
 
 
 @pytest.mark.parametrize(("clip", "expected"), [(0.01, "clip"), (1e6, "range")])
@@ -129,7 +154,7 @@ def test_the_bounds_are_reached(clip, expected):
     model, rng = CPModel.from_factors([np.full((2, 1), 0.5)] * 3), np.random.default_rng(0)
     cell = np.zeros(3, np.int32)
     chosen = Settings(clip, 4.0, np.inf, False, 0.1, 0.0, False)
-    a, b = (noisy_gradient(model, cell, t, chosen, 0.0, rng) for t in (-2.0, 2.0))
+    a, b = (noisy_gradient(model, cell, t, chosen, 0, rng) for t in (-2.0, 2.0))
     length = np.linalg.norm(direction_at(model, cell, False))
     bound = {"clip": 2 * clip, "range": 4.0 * length}[expected]
     assert np.linalg.norm(a - b) == pytest.approx(bound)

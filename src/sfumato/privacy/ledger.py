@@ -33,6 +33,7 @@ from sfumato.privacy.ledger_file import LedgerFile
 from sfumato.privacy.mechanisms import Mechanism, Noisy
 from sfumato.privacy.units import AnyUnit
 from sfumato.records import record
+from sfumato.types import Array
 
 __all__ = ["BudgetError", "Charge", "Draw", "Ledger", "Reservation"]
 
@@ -65,6 +66,15 @@ class Draw:
         self._use()
         noisy: Noisy = self.mechanism.release(clipped, self._entropy)
         return replace(noisy, public=clipped.public)
+
+    def noise(self, number: int, bound: float, step: float) -> Array:
+        """Whole steps of the mechanism's noise, for a kernel that adds them to numbers as it makes them.
+
+        One of these changes between neighbours, by at most ``bound``.
+        """
+        self._use()
+        noise: Array = self.mechanism.noise(number, bound, step, self._entropy)
+        return noise
 
     def stream(self) -> np.random.Generator:
         """The noise stream of a compiled kernel, which draws as its mechanism says."""

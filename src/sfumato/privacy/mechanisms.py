@@ -26,7 +26,7 @@ from sfumato.privacy.events import (
     SampledGaussianEvent,
     ZCDPEvent,
 )
-from sfumato.privacy.sampling import with_noise
+from sfumato.privacy.sampling import noise, with_noise
 from sfumato.records import record
 from sfumato.types import Array
 
@@ -88,10 +88,23 @@ class Laplace(Scaled):
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         if self.single and not clipped.single:
             raise SettingError("this mechanism is for data of which one coordinate changes")
-        # The grid's own law costs two steps more where it is accounted as a whole.
-        room = 2 * clipped.step if self.single else 0.0
-        scale = self.noise_multiplier * (_finite(clipped.l1, "L1") + room)
+        scale = self._scale(_finite(clipped.l1, "L1"), clipped.step)
         return _released(clipped, "geometric", scale, self.deviation(clipped.l1), entropy)
+
+    def _scale(self, bound: float, step: float) -> float:
+        """The grid's own law costs two steps more where it is accounted as a whole."""
+        return self.noise_multiplier * (bound + (2 * step if self.single else 0.0))
+
+    def noise(self, number: int, bound: float, step: float, entropy: Entropy) -> Array:
+        """Whole steps of noise for numbers that a kernel makes; it cuts their sums off at 2^61."""
+        return noise(DiscreteLaw("geometric", self.steps(bound, step)), number, entropy)
+
+    def steps(self, bound: float, step: float) -> float:
+        """Its scale in steps of a grid; no more than can be drawn."""
+        steps = self._scale(bound, step) * (1 + _HAIR) / step
+        if steps > MOST_SCALE:
+            raise SettingError(f"noise of {self._scale(bound, step):.3g} is more than can be drawn here")
+        return steps
 
 
 @record

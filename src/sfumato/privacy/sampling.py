@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sfumato.kernels.discrete import DiscreteLaw
+from sfumato.kernels.discrete import MOST_NUMBER, DiscreteLaw
 from sfumato.kernels.grid import MOST_SUM
 from sfumato.kernels.numba.discrete_noise import draw
 from sfumato.kernels.numba.threads import available_threads, run
@@ -31,30 +31,34 @@ def with_noise(values: Array, law: DiscreteLaw, entropy: Entropy) -> Array:
     Cutting it off is post-processing: noise is drawn up to 2^62 in size, and with more than that the sum
     is beyond in any case.
     """
+    noisy: Array = values + noise(law, values.size, entropy).reshape(values.shape)
+    return np.asarray(np.clip(noisy, -MOST_SUM, MOST_SUM))
+
+
+def noise(law: DiscreteLaw, number: int, entropy: Entropy) -> Array:
+    """So many independent whole numbers of a law; those beyond 2^62 in size are that."""
     if entropy.sampler == "opendp":
-        noisy = _by_opendp(values, law)
-    else:
-        noise = draw(law, values.size, entropy.words(), available_threads())
-        noisy = values + noise.reshape(values.shape)
-    return np.clip(noisy, -MOST_SUM, MOST_SUM)
+        return np.clip(_by_opendp(law, number), -MOST_NUMBER, MOST_NUMBER)
+    return draw(law, number, entropy.words(), available_threads())
 
 
-def _by_opendp(values: Array, law: DiscreteLaw) -> Array:
-    if not values.size:
-        return values.copy()
+def _by_opendp(law: DiscreteLaw, number: int) -> Array:
+    """OpenDP's noise on zeros; it stops at the ends of 64 bits."""
+    if not number:
+        return np.zeros(0, np.int64)
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     maker, metric, distance = _OPENDP[law.kind]
-    given, noisy = values.ravel(), np.empty(values.size, np.int64)
+    zeros, noisy = np.zeros(number, np.int64), np.empty(number, np.int64)
 
     def draw_piece(piece: slice) -> None:
-        domain = dp.vector_domain(dp.atom_domain(T="i64"), size=given[piece].size)
+        domain = dp.vector_domain(dp.atom_domain(T="i64"), size=zeros[piece].size)
         measure = getattr(dp.m, maker)(domain, getattr(dp, metric)(T=distance), scale=law.scale)
-        noisy[piece] = measure(given[piece].tolist())
+        noisy[piece] = measure(zeros[piece].tolist())
 
     # Noise on each number is drawn by itself: pieces can be drawn side by side.
-    threads = available_threads() if values.size >= _WORTH_THREADS else 1
-    cuts = np.linspace(0, values.size, threads + 1).astype(int).tolist()
+    threads = available_threads() if number >= _WORTH_THREADS else 1
+    cuts = np.linspace(0, number, threads + 1).astype(int).tolist()
     run([partial(draw_piece, slice(*ends)) for ends in pairwise(cuts)], threads)
-    return noisy.reshape(values.shape)
+    return noisy

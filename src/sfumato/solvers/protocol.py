@@ -114,7 +114,7 @@ class WholeQuery(ABC):
 
 
 class NoisyQuery(ABC):
-    """A private question that a kernel answers which draws the noise as it goes."""
+    """A private question that a kernel answers which adds noise as it goes."""
 
     @abstractmethod
     def noisy(self, site: Any, draw: Draw) -> Any:

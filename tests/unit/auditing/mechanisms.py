@@ -94,9 +94,19 @@ class HalfNoise(RowSums):
         return sums + draw.stream().laplace(0.0, self.noise * width / 2, sums.shape)
 
 
+class Quieter:
+    """The right to draw, and a quarter of what is drawn."""
+
+    def __init__(self, draw):
+        self._draw = draw
+
+    def noise(self, *what):
+        return self._draw.noise(*what) // 4
+
+
 class QuieterPass(PassQuery):
-    def _noise(self, number, draw):
-        return super()._noise(number, draw) / 4
+    def noisy(self, site, draw):
+        return super().noisy(site, Quieter(draw))
 
 
 @dataclass(frozen=True)

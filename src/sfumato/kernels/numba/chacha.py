@@ -126,5 +126,5 @@ def next_word(stream: Any) -> Any:
 
 @inlined
 def between(word: Any) -> Any:
-    """The number in the middle of one of 2^53 equal parts of the unit interval."""
+    """A number of (0, 1], nearly in the middle of one of 2^53 equal parts of the unit interval."""
     return (np.float64(word >> np.uint64(11)) + 0.5) * 2.0**-53

@@ -107,7 +107,7 @@ def _rest(entries: Any, taken: Any, e: int) -> Any:
 
 @ordered_inlined
 def _steps(number: float, step: float) -> Any:
-    """Whole steps, towards zero; what is no finite number is let through as nothing."""
+    """Whole steps, towards zero; what is no finite number is nothing."""
     steps = number / step
     return np.int64(steps) if abs(steps) < np.inf else np.int64(0)
 

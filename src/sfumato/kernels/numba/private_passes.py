@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sfumato.kernels.grid import MOST_SUM
 from sfumato.kernels.numba.compiler import kernel
 from sfumato.kernels.numba.entrywise import (
     add_kronecker,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 GRID = 2.0**-30  # what residuals are cut to, over the most that one can change
-MOST_VALUE = 2.0**20  # ranges of values: larger fitted ones would round residuals
+MOST_VALUE = 2.0**18  # ranges of values: larger fitted ones would round residuals
 
 
 @record
@@ -89,7 +90,7 @@ def _noisy_pass(
             squares += j[k] * j[k]
         length = np.sqrt(squares)
         # 6. One number, of which |error J| <= clip.
-        error = targets[entry] - min(max(value, -most), most)
+        error = min(max(targets[entry], -most), most) - min(max(value, -most), most)
         reach = settings.clip / length if length > 0 else np.inf
         error = min(max(error, -reach), reach)
         change = min(2 * reach, settings.width)
@@ -99,7 +100,8 @@ def _noisy_pass(
                 j[k] *= error
             add_vector_noise(j, parameters, change * length / settings.epsilon, direction, stream)
         else:
-            error = change * (np.trunc(error / change / GRID) * GRID + noise[number])
+            whole = np.int64(error / change / GRID) + noise[number]
+            error = change * GRID * min(max(whole, -MOST_SUM), MOST_SUM)
             for k in range(parameters):
                 j[k] *= error
         gain = step / (1 + step * squares)
@@ -128,8 +130,8 @@ def noisy_pass(
 ) -> None:
     """One step for each entry of a sequence, writing to the model; ``means`` are the modes' priors.
 
-    ``noise`` has a number for each step, in multiples of ``GRID``, that goes on a residual over the most
-    that it can change; vector noise comes from ``stream`` instead.
+    ``noise`` has whole steps of ``GRID`` for each entry, that go on a residual over the most that it can
+    change; vector noise comes from ``stream`` instead.
     """
     task = partial(
         _noisy_pass,

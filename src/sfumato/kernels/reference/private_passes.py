@@ -26,7 +26,7 @@ def noisy_pass_reference(
 ) -> None:
     """Readable twin of the kernel, in the given order, in place; it draws the same numbers."""
     for number, (cell, target) in enumerate(zip(coordinates.T, targets, strict=True)):
-        here = 0.0 if settings.vector else float(noise[number])
+        here = 0 if settings.vector else int(noise[number])
         move = settings.step * noisy_gradient(model, cell, float(target), settings, here, stream)
         j = direction_at(model, cell, settings.fit_biases)
         move /= 1 + settings.step * (j @ j)
@@ -57,7 +57,7 @@ def noisy_gradient(
     cell: Array,
     target: float,
     settings: Settings,
-    noise: float,
+    noise: int,
     stream: np.random.Generator,
 ) -> Array:
     """Steps 6 to 8: the clipped gradient at one entry, with its noise."""
@@ -66,10 +66,10 @@ def noisy_gradient(
     reach = settings.clip / length if length > 0 else inf
     value = float(model.with_mean(0.0).predict_reference(cell[:, None])[0])
     most = MOST_VALUE * settings.width
-    error = float(np.clip(target - np.clip(value, -most, most), -reach, reach))
+    error = float(np.clip(np.clip(target, -most, most) - np.clip(value, -most, most), -reach, reach))
     change = min(2 * reach, settings.width)
     if settings.vector:
         scale = change * length / settings.epsilon
         return error * j + vector_noise_reference(len(j), scale, stream)
-    noisy: Array = change * (np.trunc(error / change / GRID) * GRID + noise) * j
+    noisy: Array = change * GRID * (int(error / change / GRID) + noise) * j
     return noisy

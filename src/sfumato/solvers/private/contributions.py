@@ -29,9 +29,8 @@ def row_of(facts: Facts, mode: int) -> int:
     return OWN if mode == own else mode - 1
 
 
-_MOST_BIAS = (
-    2.0**10
-)  # half widths: larger ones would round what they are taken off by more than the grid
+# In half widths: larger ones would round what they are taken off by more than the grid.
+_MOST_BIAS = 2.0**10
 
 
 def taken_off(facts: Facts, mean: float, biases: tuple[Array, ...], modes: Collection[int]) -> Taken:

@@ -64,6 +64,9 @@ from sfumato.types import Array
 
 _MEAN_SHARE, _KEEP_SHARE = 0.05, 0.1  # of epsilon: for the mean, and for how much of the fit to keep
 _UNUSED = np.random.default_rng(0)  # where no vector noise is drawn
+# By how much a replaced value moves a residual over the most that it can change: rounding, and the cut
+# to the grid, make up less than two steps.
+_CHANGE = 1 + 2 * GRID
 _DOUBT = 8.0  # scales of the last query's noise that are taken off it: keep nothing that noise may be
 
 
@@ -98,19 +101,10 @@ class PassQuery(NoisyQuery):
         order = np.random.default_rng(self.seed).permutation(tensor.n_entries)
         steps = model, self.means, tensor.coordinates, targets, order, self.settings
         if self.settings.vector:
-            noisy_pass(*steps, np.zeros(0), draw.stream())
+            noisy_pass(*steps, np.zeros(0, np.int64), draw.stream())
         else:
-            noisy_pass(*steps, self._noise(tensor.n_entries, draw), _UNUSED)
+            noisy_pass(*steps, draw.noise(tensor.n_entries, _CHANGE, GRID), _UNUSED)
         return model
-
-    def _noise(self, number: int, draw: Draw) -> Array:
-        """For residuals over the most that they can change, and so of one size for all of them.
-
-        One value is in one residual. Rounding and the cut to the grid move it by less than two steps.
-        """
-        bound = 1 + 2 * GRID
-        nothing = Clipped(np.zeros(number, np.int64), bound, bound, GRID, single=True)
-        return draw.release(nothing).values
 
 
 @record
@@ -130,7 +124,7 @@ class KeepQuery(WholeQuery):
         low, high = facts.bounds
         targets = (clip_values(tensor.values, low, high) - self.mean) / facts.spread
         fitted = self.model.with_mean(0.0).predict(tensor.coordinates).astype(np.float64)
-        # The mean lies within the bounds: no target is further from it than the bounds are apart.
+        # Where the mean lies within the bounds no target is further from it than these are apart.
         most = float(np.abs(fitted).max(initial=1e-12)) * (high - low) / facts.spread
         products = cut(np.clip(fitted * targets, -most, most), grid(most))
         change, power = most + 2 * grid(most), np.array([fitted @ fitted])
@@ -198,6 +192,8 @@ class PrivatePasses(Silent):
             )
         if facts.local is not None:
             raise SettingError("this releases every factor: no mode can stay with its owners")
+        if self.exact:
+            Laplace(1 / self.shares(facts)[1], single=True).steps(_CHANGE, GRID)
 
     # -- the budget ---------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from sfumato.checks import (
     check_share,
 )
 from sfumato.errors import SettingError
+from sfumato.kernels.grid import MOST_NUMBERS
 from sfumato.kernels.numba.private_moves import Moves, make_paces, noise_after
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
@@ -191,6 +192,12 @@ class PrivateSGD(Silent):
         check_number(_LEAST_SHARE, 1 - _LEAST_SHARE, levels_share=s.levels_share)
         check_share(True, bias_share=s.bias_share)
         facts.shape.prior_means(self.prior_mean, MOST_MEAN)
+        numbers = sum(n * (r + 1) for n, r in zip(facts.sizes, facts.shape.ranks, strict=True))
+        if numbers > MOST_NUMBERS:
+            raise SettingError(
+                f"a model of more than {MOST_NUMBERS:,} numbers is more than the proof covers: use a "
+                "smaller rank"
+            )
         if self.start is not None:
             check_kind(Start, "the Start of a released bias predictor", start=self.start)
 
