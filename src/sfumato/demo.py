@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +43,11 @@ def run_demo(
     console.print(f"Invented ratings from 1 to 5 of items by users on days: {_in_words(tensor)}.")
     console.print(f"A fifth of them is held out: {test.n_entries:,} that no fit sees.\n")
     with FitProgress(console) as progress:
-        open_fits = {
-            "biases, not private": Biases(progress=progress),
-            "CP, not private": CP(rank, progress=progress),
-        }
-        levels = compare(open_fits, train, test, progress.begin)
+        open_fits = {"biases": Biases(progress=progress), "CP": CP(rank, progress=progress)}
+        levels = [
+            replace(level, name=f"{level.name}, not private")
+            for level in compare(open_fits, train, test, progress.begin)
+        ]
         curves, kept = _private_fits(train, test, rank, epsilons, progress)
     console.print(_table(epsilons, curves, levels))
     _print_examples(kept, test, console)

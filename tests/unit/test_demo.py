@@ -24,8 +24,10 @@ def finished(tmp_path_factory):
 
 def test_demo_prints_errors_examples_the_guarantee_and_what_to_try_next(finished):
     text = finished[2]
-    for expected in ("private constant", "private biases", "not private", "predicted", "epsilon 3"):
+    for expected in ("private constant", "private biases", "predicted", "epsilon 3"):
         assert expected in text
+    for level in ("constant", "biases", "CP"):
+        assert f"{level}, not private" in text
     assert "joint differential privacy" in text
     assert "proven" in text
     assert "sfumato complete ratings.csv --modes user item" in text

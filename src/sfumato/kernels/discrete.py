@@ -37,6 +37,7 @@ _GUIDE = 256
 _STRIPS = 3  # the scale has 2^3 to 2^4 strips, or is smaller than that
 _SPARE = 24  # bits beyond those that are asked for
 
+Kind = Literal["gaussian", "geometric"]
 MoreWords = Callable[[], int]
 
 
@@ -54,7 +55,7 @@ class DiscreteLaw:
     The scale is the number that the double stands for.
     """
 
-    kind: Literal["gaussian", "geometric"]
+    kind: Kind
     scale: float
 
     def __post_init__(self) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, exp, expm1, frexp, hypot, inf, isfinite, sqrt
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from sfumato.errors import SettingError
-from sfumato.kernels.discrete import MOST_SCALE, DiscreteLaw
+from sfumato.kernels.discrete import MOST_SCALE, DiscreteLaw, Kind
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import (
@@ -334,9 +334,6 @@ def _finite(bound: float, norm: str) -> float:
     if not isfinite(bound):
         raise SettingError(f"this mechanism needs a bound in the {norm} norm, and there is none")
     return bound
-
-
-Kind = Literal["gaussian", "geometric"]
 
 
 def _released(clipped: Clipped, kind: Kind, scale: float, deviation: float, entropy: Entropy) -> Noisy:

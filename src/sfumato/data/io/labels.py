@@ -16,6 +16,10 @@ from sfumato.data.tensor import TIME_BINS
 from sfumato.errors import DataError, SettingError
 from sfumato.surface import setting
 
+# Which types have a written form, or times, Arrow alone knows; this is how it says that one has none.
+# Both become an error that names the column.
+_NO_TEXT = (pa.ArrowNotImplementedError, pa.ArrowInvalid)  # lists, structs, bytes that are no text
+_NO_TIMES = (pa.ArrowNotImplementedError, TypeError)  # booleans, lists
 _WHOLE_NUMBER = r"^(0|-?[1-9][0-9]*)$"
 _EXACT_IN_FLOAT = 2.0**53
 
@@ -101,8 +105,7 @@ def _as_keys(array: Any, column: str) -> Any:
         return _timestamps_as_text(array)
     try:
         return array.cast(pa.large_string())
-    # Lists, structs and bytes that are no text have no written form: which types, Arrow alone knows.
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+    except _NO_TEXT as error:
         raise DataError(f"column {column!r} of type {kind} cannot hold labels: {error}") from error
 
 
@@ -175,8 +178,7 @@ def bin_times(array: Any, bin: str, *, column: str = "time", date_format: str | 
         raise DataError(
             f"column {column!r}: {example!r} is not a time. {_times_hint(example)}"
         ) from error
-    # Booleans, lists and the like are no times: which types, Arrow says by one of these.
-    except (pa.ArrowNotImplementedError, TypeError) as error:
+    except _NO_TIMES as error:
         raise DataError(f"column {column!r} of type {array.type} does not hold times") from error
 
 

@@ -41,7 +41,7 @@ from sfumato.kernels.numba.simd import (
     store,
     total,
 )
-from sfumato.kernels.numba.threads import balanced_cuts, run, scratch
+from sfumato.kernels.numba.threads import balanced_cuts, longest, run, scratch
 from sfumato.records import record
 from sfumato.types import Array
 
@@ -253,14 +253,6 @@ def entry_sums(
 # -- by unit ------------------------------------------------------------------------------------
 
 
-@inlined
-def _longest(starts: Array, first: int, last: int) -> Any:
-    longest = 0
-    for unit in range(first, last):
-        longest = max(longest, starts[unit + 1] - starts[unit])
-    return longest
-
-
 @kernel
 def _by_unit(
     p: Any,
@@ -290,7 +282,7 @@ def _by_unit(
     designs, targets = scratch(_SIDE * depth, p.rows.dtype), scratch(_SIDE, p.rows.dtype)
     x = scratch(_SIDE * wide, p.rows.dtype)
     # A unit's levels have slots, one after the other: its contribution then stays in the cache.
-    most_slots = min(levels, _longest(starts, first, last))
+    most_slots = min(levels, longest(starts, first, last))
     sums, number = scratch(most_slots * width, p.rows.dtype), scratch(most_slots, np.int64)
     level_of, slot_of = scratch(most_slots, np.int64), np.full(levels, -1, np.int32)
     slots, offset = scratch(_SIDE, np.int64), 0 if block < 0 else p.offsets[block]

@@ -23,7 +23,7 @@ import numpy as np
 from sfumato.kernels.grid import BELOW_ONE, grid
 from sfumato.kernels.numba.compiler import ordered_inlined, ordered_kernel
 from sfumato.kernels.numba.ordering import level_counts
-from sfumato.kernels.numba.threads import balanced_cuts, run, scratch
+from sfumato.kernels.numba.threads import balanced_cuts, longest, run, scratch
 from sfumato.types import Array
 
 OWN = -1  # the row of levels that is not stored: a unit's own
@@ -112,14 +112,6 @@ def _steps(number: float, step: float) -> Any:
     return np.int64(steps) if abs(steps) < np.inf else np.int64(0)
 
 
-@ordered_inlined
-def _longest(starts: Array, first: int, last: int) -> Any:
-    longest = 0
-    for unit in range(first, last):
-        longest = max(longest, starts[unit + 1] - starts[unit])
-    return longest
-
-
 def _summed(kernel: Callable[..., None], entries: Entries, size: int, threads: int, *how: Any) -> Array:
     """What threads have added up, each to an array of its own."""
     outs = [np.zeros(size, np.int64) for _ in range(threads)]
@@ -170,7 +162,7 @@ def _units_to_levels(
     levels, starts, own = entries[0], entries[2], taken[3]
     clip, bound, ridge, centred, norm = made
     number, total = np.zeros(out.shape[0]), np.zeros(out.shape[0])
-    rest = scratch(_longest(starts, first, last), np.float64)
+    rest = scratch(longest(starts, first, last), np.float64)
     for unit in range(first, last):
         begin, count, mean = starts[unit], starts[unit + 1] - starts[unit], 0.0
         for k in range(count):
@@ -259,7 +251,7 @@ def _units_to_squares(
     entries: Any, taken: Any, most: float, step: float, ridge: float, first: int, last: int, out: Array
 ) -> None:
     starts = entries[2]
-    rest = scratch(_longest(starts, first, last), np.float64)
+    rest = scratch(longest(starts, first, last), np.float64)
     for unit in range(first, last):
         begin, count, mean, squares = starts[unit], starts[unit + 1] - starts[unit], 0.0, 0.0
         for k in range(count):

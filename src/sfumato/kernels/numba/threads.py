@@ -32,6 +32,15 @@ def scratch(size: int, dtype: Any) -> Any:
     return np.zeros(size + 2 * _MARGIN, dtype)[_MARGIN : _MARGIN + size]
 
 
+@inlined
+def longest(starts: Any, first: int, last: int) -> Any:
+    """Entries of the level, from ``first`` to before ``last``, that has the most."""
+    most = 0
+    for level in range(first, last):
+        most = max(most, starts[level + 1] - starts[level])
+    return most
+
+
 def available_threads() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

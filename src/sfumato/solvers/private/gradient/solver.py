@@ -219,9 +219,11 @@ class PrivateSGD(Silent):
     def charges(self, facts: Facts) -> tuple[Charge, ...]:
         s = self.settings(facts)
         multiplier, replaces = self.step_multiplier(facts), facts.unit.replaces
-        step: Mechanism = PoissonGaussian(multiplier, s.rate, s.steps_per_pass, replaces)
+        step: Mechanism
         if self.exact:  # the multiplier is that of one contribution; a replaced one changes twice that
             step = Gaussian(multiplier / (2 if replaces else 1))
+        else:
+            step = PoissonGaussian(multiplier, s.rate, s.steps_per_pass, replaces)
         steps = (Charge("gradient steps", step),) * s.passes
         if self.start is not None:
             return steps
