@@ -23,6 +23,18 @@ class RowNoise(NamedTuple):
 
 
 @record
+class Pull(NamedTuple):
+    """Who has entries where a column is large goes along with it: that moves the mean of its row.
+
+    The prior mean of column r is ``strengths[r]`` times how far the mean of the row's own designs lies
+    from ``centre[r]``.
+    """
+
+    strengths: Array
+    centre: Array
+
+
+@record
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OwnPrior:
     """What an own row is expected to be, and how far an entry can be trusted. Public.
@@ -34,6 +46,7 @@ class OwnPrior:
     mean : prior mean of every column.
     turn : a matrix T, or None: rows are T b, where the precisions are those of the coordinates b, and
         their means zero. Columns of rows can so be correlated.
+    pull : what the row's own designs say of its mean, or None.
     bias_precision : prior precision of the row's bias, whose mean is zero; infinity for no bias.
     scatter : variance of what the model leaves of a value.
     doubts : for each mode an array, or None: the variance that the uncertainty of each level adds to
@@ -47,6 +60,7 @@ class OwnPrior:
     precisions: Array
     mean: float = 0.0
     turn: Array | None = None
+    pull: Pull | None = None
     bias_precision: float = inf
     scatter: float
     doubts: tuple[Array | None, ...] = ()
@@ -65,6 +79,10 @@ class OwnPrior:
             or np.linalg.matrix_rank(self.turn) < ranks[self.mode]
         ):
             raise SettingError("the turn of own rows must be a matrix with an inverse, of a row's size")
+        if self.pull is not None and not (
+            np.shape(self.pull) == (2, ranks[self.mode]) and np.isfinite(self.pull).all()
+        ):
+            raise SettingError("what pulls own rows must be two finite numbers for each column")
         for parts in (self.doubts, self.row_noise):
             if parts and len(parts) != len(sizes):
                 raise SettingError(f"a model of {len(sizes)} modes needs as many doubts or None")
@@ -93,6 +111,8 @@ class OwnPrior:
         arrays = {"own_precisions": self.precisions}
         if self.turn is not None:
             arrays["own_turn"] = self.turn
+        if self.pull is not None:
+            arrays |= {"own_pull": self.pull.strengths, "own_centre": self.pull.centre}
         arrays |= {f"own_doubts_{m}": d for m, d in enumerate(self.doubts) if d is not None}
         for m, noise in enumerate(self.row_noise):
             if noise is not None:
@@ -118,6 +138,7 @@ class OwnPrior:
             precisions=tensors["own_precisions"],
             mean=float(numbers["mean"]),
             turn=tensors.get("own_turn"),
+            pull=Pull(tensors["own_pull"], tensors["own_centre"]) if "own_pull" in tensors else None,
             bias_precision=inf if bias_precision is None else float(bias_precision),
             scatter=float(numbers["scatter"]),
             doubts=doubts if any(doubt is not None for doubt in doubts) else (),

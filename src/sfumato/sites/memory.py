@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
+from sfumato.kernels.numba.moments import Cells
 from sfumato.kernels.numba.ordering import row_starts, scatter, slots_by, slots_in_order
 from sfumato.kernels.numba.threads import run
 from sfumato.records import same
@@ -98,6 +99,10 @@ class Site:
         levels, size = self.tensor.coordinates[mode], self.tensor.shape[mode]
         return self.kept(("slots", mode), lambda: slots_by(levels, size, self.threads))
 
+    def cells(self, own: int, mode: int) -> Cells:
+        """The different levels of a mode at which each level of another, an owner, has entries."""
+        return self.kept(("cells", own, mode), lambda: _cells(self.by_mode(own), own, mode, self.tensor))
+
     def _sorted_by(self, mode: int) -> ByMode:
         return _sorted_by(self.tensor, mode, self.weights, self.threads)
 
@@ -146,6 +151,17 @@ def _sorted_by(tensor: SparseTensor, mode: int, weights: NDArray[Any], threads: 
         scatter(tensor.coordinates[m], slots, others[row], threads=threads)
     values = scatter(tensor.values, slots, threads=threads)
     return ByMode(_read_only(others), _read_only(values), starts, weights)
+
+
+def _cells(entries: ByMode, own: int, mode: int, tensor: SparseTensor) -> Cells:
+    levels, size = entries.others[mode - (mode > own)], tensor.shape[mode]
+    owners = np.repeat(np.arange(tensor.shape[own], dtype=np.int64), entries.counts)
+    keys = owners * size + levels
+    if (keys[1:] > keys[:-1]).all():  # as where there are two modes
+        return Cells(entries.starts, levels, np.arange(keys.shape[0], dtype=np.int32))
+    keys, of_entry = np.unique(keys, return_inverse=True)
+    starts = row_starts((keys // size).astype(np.int32), tensor.shape[own])
+    return Cells(starts, _read_only((keys % size).astype(np.int32)), of_entry.astype(np.int32))
 
 
 @dataclass(frozen=True)

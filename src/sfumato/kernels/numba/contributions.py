@@ -94,7 +94,7 @@ def _clipped(values: Array, e: int, low: float, high: float) -> Any:
 
 
 @ordered_inlined
-def _rest(entries: Any, taken: Any, e: int) -> Any:
+def rest_of(entries: Any, taken: Any, e: int) -> Any:
     """What a mean and biases leave of an entry's value."""
     levels, values, _, low, high = entries
     mean, biases, offsets, _ = taken
@@ -106,7 +106,7 @@ def _rest(entries: Any, taken: Any, e: int) -> Any:
 
 
 @ordered_inlined
-def _steps(number: float, step: float) -> Any:
+def steps_of(number: float, step: float) -> Any:
     """Whole steps, towards zero; what is no finite number is nothing."""
     steps = number / step
     return np.int64(steps) if abs(steps) < np.inf else np.int64(0)
@@ -129,8 +129,8 @@ def _entries_to_levels(
     entries: Any, taken: Any, row: int, clip: float, step: float, first: int, last: int, out: Array
 ) -> None:
     for e in range(first, last):
-        rest = _rest(entries, taken, e)
-        out[entries[0][row, e]] += _steps(min(clip, max(-clip, rest)), step)
+        rest = rest_of(entries, taken, e)
+        out[entries[0][row, e]] += steps_of(min(clip, max(-clip, rest)), step)
 
 
 def entry_sums(entries: Entries, taken: Taken, row: int, clip: float, size: int, threads: int) -> Array:
@@ -166,7 +166,7 @@ def _units_to_levels(
     for unit in range(first, last):
         begin, count, mean = starts[unit], starts[unit + 1] - starts[unit], 0.0
         for k in range(count):
-            rest[k] = 1.0 if counted else _rest(entries, taken, begin + k)
+            rest[k] = 1.0 if counted else rest_of(entries, taken, begin + k)
             if own.shape[0] > 0:
                 rest[k] -= own[unit]
         if centred:
@@ -190,7 +190,7 @@ def _units_to_levels(
             factor *= bound * BELOW_ONE / length
         for k in range(count):
             j = unit if row < 0 else levels[row, begin + k]
-            out[j] += _steps(factor * weights[j] * total[j], step)
+            out[j] += steps_of(factor * weights[j] * total[j], step)
             total[j] = 0
 
 
@@ -224,8 +224,8 @@ def _entries_to_total(
 ) -> None:
     total = 0
     for e in range(first, last):
-        rest = _rest(entries, taken, e)
-        total += _steps(min(most, rest * rest) if squared else min(most, max(-most, rest)), step)
+        rest = rest_of(entries, taken, e)
+        total += steps_of(min(most, rest * rest) if squared else min(most, max(-most, rest)), step)
     out[0] = total
 
 
@@ -239,11 +239,11 @@ def _units_to_mean(
         for e in range(starts[unit], starts[unit + 1]):
             # Cut before they are averaged: means of values far from zero would be rounded by what all
             # the others are.
-            total += _steps(min(most, max(-most, _rest(entries, taken, e))), step)
+            total += steps_of(min(most, max(-most, rest_of(entries, taken, e))), step)
         if count > 0:
             mean = total * step / max(float(count), full)
-            out[0] += _steps(min(most, max(-most, mean)), step)
-            out[1] += _steps(min(count / full, 1.0) * most, step)
+            out[0] += steps_of(min(most, max(-most, mean)), step)
+            out[1] += steps_of(min(count / full, 1.0) * most, step)
 
 
 @ordered_kernel
@@ -255,15 +255,15 @@ def _units_to_squares(
     for unit in range(first, last):
         begin, count, mean, squares = starts[unit], starts[unit + 1] - starts[unit], 0.0, 0.0
         for k in range(count):
-            rest[k] = _rest(entries, taken, begin + k)
+            rest[k] = rest_of(entries, taken, begin + k)
             mean += rest[k]
         mean /= count + ridge
         for k in range(count):
             squares += min(most, (rest[k] - mean) ** 2)
         if count > 0:
             part = count / (count + ridge)
-            out[0] += _steps(min(part * (squares / count), most), step)
-            out[1] += _steps(part * most, step)
+            out[0] += steps_of(min(part * (squares / count), most), step)
+            out[1] += steps_of(part * most, step)
 
 
 def total_of_entries(entries: Entries, taken: Taken, most: float, threads: int) -> Array:
@@ -324,9 +324,9 @@ def _rows_to_moment(
             for j in range(i, rank):
                 product = (factor * x[i]) * (factor * x[j]) * (1.0 if i == j else np.sqrt(2.0))
                 # What is no finite number would make factors of zero times infinity.
-                out[k] += _steps(product, step) if norm < np.inf else 0
+                out[k] += steps_of(product, step) if norm < np.inf else 0
                 k += 1
-        out[k] += _steps(length * length, step)
+        out[k] += steps_of(length * length, step)
 
 
 def moment_of_rows(rows: Array, counts: Array, turn: Array, length: float, threads: int) -> Array:

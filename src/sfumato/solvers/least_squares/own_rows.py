@@ -16,16 +16,27 @@ alone, so that it can be part of the release.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
-from sfumato.kernels.numba.normal import Ridge, Uncertainty, normal_equations, solve_rows
+from sfumato.kernels.grid import BELOW_ONE, cut
+from sfumato.kernels.numba.normal import (
+    NormalEquations,
+    Ridge,
+    Uncertainty,
+    normal_equations,
+    solve_rows,
+)
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.types import Array
 
-_ROWS = 4096  # rows solved at a time: bounds the memory of their normal equations
+_BYTES = 1 << 24  # of the normal equations of rows that are solved at a time
+_ASKED_ROWS = 8192  # how many rows tell how large they are: more would hardly say more
 _ENTRIES = 1 << 18  # entries weighed at a time, likewise
 
 
@@ -34,24 +45,107 @@ def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
 
     Rows without entries become the prior mean. What the model holds in that mode plays no part.
     """
-    prior.check(model.shape, model.ranks)
-    site.check_sizes(model.shape)
-    mode, rank, size = prior.mode, model.ranks[prior.mode], model.shape[prior.mode]
-    solved = model.with_rows(mode, np.zeros((size, rank)), np.zeros(size))
+    mode, size = prior.mode, model.shape[prior.mode]
+    solved = model.with_rows(mode, np.zeros((size, model.ranks[mode])), np.zeros(size))
+    for _ in _blocks(solved, prior, site):
+        pass
+    return solved
+
+
+def own_squares(
+    model: Multilinear, prior: OwnPrior, site: Site, groups: Array, length: float, step: float
+) -> Array:
+    """How large own rows are beside what their entries tell of them, by group of columns.
+
+    In coordinates of prior variance one, entries move a row from its prior mean by a share of what it
+    truly lies from that: a matrix T between zero and one. Of each group the mean square of the rows'
+    coordinates, and the means of the diagonals of T and of T^2; those of one row shortened to
+    ``length`` and cut to whole steps, and added up over rows. Rows without entries have none, and of
+    many rows only some are asked, as many however many there are.
+    """
+    mode, size = prior.mode, model.shape[prior.mode]
+    solved = model.with_rows(mode, np.zeros((size, model.ranks[mode])), np.zeros(size))
+    members = [groups == g for g in range(int(groups.max(initial=-1)) + 1)]
+    total, every = np.zeros(3 * len(members), np.int64), -(-size // _ASKED_ROWS)
+    for block in _blocks(solved, prior, site):
+        asked = (np.arange(block.first, block.first + block.rows.shape[0]) % every == 0) & (
+            block.sums.counts > 0
+        )
+        squares = ((block.rows - block.means) ** 2 * prior.precisions)[asked]
+        moved = _moved_share(prior, block.sums, asked)
+        parts = squares, np.einsum("ijj->ij", moved), np.einsum("ijk,ijk->ij", moved, moved)
+        made = np.stack([part[:, those].mean(axis=1) for part in parts for those in members], 1)
+        made = np.where(np.isfinite(made), np.maximum(made, 0.0), 0.0)
+        lengths = np.linalg.norm(made, axis=1, keepdims=True)
+        made *= np.minimum(1.0, length * BELOW_ONE / np.maximum(lengths, 1e-300))
+        total += cut(made, step).sum(axis=0)
+    return total
+
+
+def _moved_share(prior: OwnPrior, sums: NormalEquations, asked: Array) -> Array:
+    """The matrices T of some rows, whose own biases are solved along with them."""
+    rank, noise = prior.precisions.shape[0], 1 / prior.scatter
+    gram = np.triu(sums.gram[asked, :rank, :rank])
+    gram = noise * (gram + np.triu(gram, 1).transpose(0, 2, 1))
+    diagonal = np.arange(rank)
+    gram[:, diagonal, diagonal] += noise * sums.variance[asked, :rank]
+    if prior.bias_precision < np.inf:
+        along = noise * sums.design_sum[asked, :rank]
+        own = noise * sums.counts[asked] + prior.bias_precision
+        gram -= along[:, :, None] * along[:, None, :] / own[:, None, None]
+    deviations = prior.precisions**-0.5
+    gram *= deviations[:, None] * deviations
+    gram[:, diagonal, diagonal] += 1
+    left: Array = np.eye(rank) - np.linalg.inv(gram)
+    return left
+
+
+class _Block(NamedTuple):
+    """Some rows that were solved, from the first on, their prior means, and their equations."""
+
+    first: int
+    rows: Array
+    means: Array
+    sums: NormalEquations
+
+
+def _blocks(solved: Multilinear, prior: OwnPrior, site: Site) -> Iterator[_Block]:
+    """Write the solution to a model's rows, some at a time."""
+    prior.check(solved.shape, solved.ranks)
+    site.check_sizes(solved.shape)
+    mode, rank, size = prior.mode, solved.ranks[prior.mode], solved.shape[prior.mode]
     noise = _uncertainty(solved, prior)
     constant = prior.precisions if prior.turn is None else np.zeros(rank)
     ridge = Ridge(constant, 0.0, prior.mean, prior.bias_precision, 0.0, 1 / prior.scatter)
     entries = _weighted(prior, site).by_mode(mode)
-    none = np.zeros((0, 0), model.dtype)
-    for low in range(0, size, _ROWS):
-        high = min(low + _ROWS, size)
+    width, none = solved.rows.shape[1], np.zeros((0, 0), solved.dtype)
+    at_once = max(64, _BYTES // (width * width * 8))
+    for low in range(0, size, at_once):
+        high = min(low + at_once, size)
         sums = normal_equations(solved, noise, entries, mode, low, high, site.threads)
         if prior.turn is not None:  # as if there were entries with this Gram matrix
             sums.gram[:, :rank, :rank] += prior.scatter * _precision(prior.turn, prior.precisions)
+        means = _pulled(prior, sums, rank)
         here = slice(solved.offsets[mode] + low, solved.offsets[mode] + high)
         rows, biases = solved.rows[here], solved.biases[here]
         solve_rows(sums, ridge, rank, rows, biases, none, none.ravel(), site.threads)
-    return solved
+        rows[:, :rank] += means
+        yield _Block(low, rows[:, :rank], means, sums)
+
+
+def _pulled(prior: OwnPrior, sums: NormalEquations, rank: int) -> Array:
+    """Prior means that follow from the rows' own designs; the equations become those of the rest."""
+    if prior.pull is None:
+        return np.zeros((sums.counts.shape[0], rank))
+    designs, there = sums.design_sum[:, :rank], sums.counts > 0
+    average = designs / np.maximum(sums.counts, 1e-300)[:, None]
+    means: Array = np.where(there[:, None], prior.pull.strengths * (average - prior.pull.centre), 0.0)
+    above = np.triu(sums.gram[:, :rank, :rank], 1)
+    diagonal = np.einsum("ijj->ij", sums.gram[:, :rank, :rank]) + sums.variance[:, :rank]
+    rest = np.einsum("ijk,ik->ij", above, means) + np.einsum("ikj,ik->ij", above, means)
+    sums.rhs[:, :rank] -= rest + diagonal * means
+    sums.target_sum[:] -= (designs * means).sum(axis=1)
+    return means
 
 
 def _precision(turn: Array, precisions: Array) -> Array:

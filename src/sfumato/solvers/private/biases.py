@@ -24,18 +24,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import erf, inf, sqrt
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from sfumato.checks import MOST_ROUNDS, check_count, given
-from sfumato.kernels.grid import grid
+from sfumato.kernels.grid import BELOW_ONE, cut, grid
 from sfumato.kernels.numba.contributions import (
     Contribution,
     entry_sums,
     unit_sums,
 )
+from sfumato.kernels.numba.moments import Centring, sum_of_cells
+from sfumato.kernels.numba.ordering import level_counts
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.accounting import gaussian_multiplier
@@ -47,12 +49,20 @@ from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share, count
-from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
+from sfumato.solvers.private.contributions import (
+    centring,
+    entries_of,
+    owners_change,
+    owners_rests,
+    row_of,
+    taken_off,
+)
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
 from sfumato.types import Array
 
+OWNERS_RIDGE = 10.0  # entries that an owner's own mean of zero counts as much as
 _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its averaged sums
 
 
@@ -80,6 +90,9 @@ class CountsQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         counts, known = count(self.known, self.mode, site), self.known
+        if known.owners is not None:  # entries of an owner at one level count once
+            levels = site.cells(known.owners, self.mode).levels
+            counts = level_counts(levels, known.facts.sizes[self.mode]) * cut(1.0, COUNTED)
         if known.facts.unit_mode is None:
             return Clipped(counts, 1.0, 1.0, COUNTED, single=True)
         return Clipped(counts, 1.0 if known.pure else inf, 1.0, COUNTED)
@@ -108,10 +121,22 @@ class SumsQuery(SumQuery):
         hidden = self.known.facts.unit.hides_presence
         if self.weights is not None:
             return self.bound if hidden else 2 * self.bound
+        if self.known.owners is not None:
+            cuts = 2 * grid(self.clip) * sqrt(self.known.facts.sizes[self.mode])
+            return owners_change(self._centring) / BELOW_ONE + cuts
         return self.clip if hidden else 2 * (min(self.clip, self.known.facts.half) + grid(self.clip))
+
+    @property
+    def _centring(self) -> Centring:
+        return centring(self.known.facts, self.clip, OWNERS_RIDGE)
 
     def clipped(self, site: Site) -> Clipped:
         known, facts, mode, change = self.known, self.known.facts, self.mode, self.change
+        if known.owners is not None:
+            size, step = facts.sizes[mode], grid(self.clip)
+            rests = owners_rests(site, facts, known.owners, mode, self.mean, self.biases, self._centring)
+            sums = sum_of_cells(site.cells(known.owners, mode), rests, size, step, site.threads)
+            return Clipped(sums, inf, change, step)
         entries, row, own = entries_of(site, facts), row_of(facts, mode), facts.unit_mode
         # A unit that takes its own mean off does not need its own bias.
         used = [m for m in range(facts.shape.order) if m != own or mode == own]
@@ -356,7 +381,7 @@ def _sweeps(known: Known) -> int:
     Under pure privacy the noise of T rounds averages out to sqrt(T) times that of one: fewer rounds,
     unless noise hardly matters.
     """
-    if known.facts.unit_mode is not None:
+    if known.facts.unit_mode is not None or known.owners is not None:
         return 3 if known.pure else 6
     if len(known.shared) == 1:
         return 2
@@ -402,6 +427,9 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
     counts = np.ones(known.facts.sizes[mode]) if level.counts is None else level.counts.means
     share = sum(step.share for step in steps if step.asks == "sums" and step.mode == mode)
     kept = known.reliability(mode, counts, known.mechanism(share).deviation(1.0))
+    if known.owners is not None:  # what own means leave scatters less
+        clip = (1 + kept / 2) * known.facts.spread
+        return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     if known.facts.unit_mode is None:
         clip = min((1 + kept) * known.facts.spread, 2 * known.facts.half)
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
@@ -436,7 +464,10 @@ def _average_count(known: Known, mode: int) -> tuple[float, float]:
     """
     size, entries = known.facts.sizes[mode], known.facts.entries
     if known.facts.unit_mode is None:
-        return (entries / size, entries / size) if entries else (1.0, inf)
+        if not entries:
+            return 1.0, inf
+        several = known.owners is not None and known.facts.shape.order > 2  # entries count once
+        return entries / size / (10 if several else 1), entries / size
     units = known.facts.sizes[known.facts.unit_mode]
     if known.pure:
         return 0.5 * units / size, units / size
@@ -450,6 +481,7 @@ def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
     counts = level.counts or Guess(np.ones(size), np.zeros(size))
     weights = np.ones(size) if query.weights is None else query.weights
     biases = state.model.mode_biases[mode].astype(np.float64)
+    weights = weights * _unclipped(query)
     sums = noisy.values / weights + counts.means * biases
     noise = (noisy.deviation / weights) ** 2
     rounds = level.rounds + 1
@@ -462,6 +494,13 @@ def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
     variances += _COUNT_DOUBT * counts.variances * doubt
     guess = posterior_biases(sums, variances, counts.means, known.assumed(mode))
     return replace(level, sums=sums, noise=noise, rounds=rounds, biases=guess), guess
+
+
+def _unclipped(query: SumsQuery) -> float:
+    """Share of a level's mean that clipping leaves, where what is left of values is normal."""
+    if query.known.owners is None:
+        return 1.0
+    return erf(query.clip / sqrt(2 * query.known.facts.scatter))
 
 
 def entry_weight(known: Known, counts: Array) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf, sqrt
 
 import numpy as np
 
 from sfumato.kernels.numba.contributions import OWN, Entries, Taken
+from sfumato.kernels.numba.moments import Centring, centred_rests
 from sfumato.privacy.facts import Facts
 from sfumato.sites.memory import Site
 from sfumato.types import Array
@@ -17,13 +19,21 @@ def entries_of(site: Site, facts: Facts) -> Entries:
     if facts.unit_mode is None:
         tensor = site.tensor
         return Entries(tensor.coordinates, tensor.values, np.empty(0, np.int64), *facts.bounds)
-    ordered = site.by_mode(facts.unit_mode)
+    return owned_entries(site, facts, facts.unit_mode)
+
+
+def owned_entries(site: Site, facts: Facts, own: int) -> Entries:
+    """A site's entries by the levels of a mode, the owners of entries."""
+    ordered = site.by_mode(own)
     return Entries(ordered.others, ordered.values, ordered.starts, *facts.bounds)
 
 
 def row_of(facts: Facts, mode: int) -> int:
     """The row of these entries' levels that belongs to a mode."""
-    own = facts.unit_mode
+    return _row(mode, facts.unit_mode)
+
+
+def _row(mode: int, own: int | None) -> int:
     if own is None or mode < own:
         return mode
     return OWN if mode == own else mode - 1
@@ -35,15 +45,57 @@ _MOST_BIAS = 2.0**10
 
 def taken_off(facts: Facts, mean: float, biases: tuple[Array, ...], modes: Collection[int]) -> Taken:
     """A mean, and the biases of some modes, as far as any can be."""
+    return _taken(facts, facts.unit_mode, mean, biases, modes)
+
+
+def _taken(
+    facts: Facts, own: int | None, mean: float, biases: tuple[Array, ...], modes: Collection[int]
+) -> Taken:
     most = _MOST_BIAS * facts.half
-    rows = facts.shape.order - (facts.unit_mode is not None)
-    offsets, parts, own, used = np.full(rows, -1), list[Array](), np.zeros(0), 0
+    rows = facts.shape.order - (own is not None)
+    offsets, parts, owned, used = np.full(rows, -1), list[Array](), np.zeros(0), 0
     for mode in modes:
         part = np.clip(np.asarray(biases[mode], np.float64), -most, most)
-        if row_of(facts, mode) == OWN:
-            own = part
+        row = _row(mode, own)
+        if row == OWN:
+            owned = part
             continue
-        offsets[row_of(facts, mode)] = used
+        offsets[row] = used
         parts.append(part)
         used += part.shape[0]
-    return Taken(mean, np.concatenate(parts) if parts else np.zeros(0), offsets, own)
+    return Taken(mean, np.concatenate(parts) if parts else np.zeros(0), offsets, owned)
+
+
+# -- owners' cells ---------------------------------------------------------------------------------
+
+# An entry moves its owner's mean of n cells, clipped to c, by at most c (2n + k) / ((n + k)(n + k + 1)),
+# k the ridge: a vector over the other n cells that is shorter than this number times c / sqrt(k).
+_LONGEST_SHIFT = 0.788
+
+
+def owners_shift(how: Centring) -> float:
+    """Length of what one entry changes at its owner's other cells."""
+    return _LONGEST_SHIFT * how.clip / sqrt(how.ridge)
+
+
+def owners_change(how: Centring) -> float:
+    """Length of what one entry changes at all of its owner's cells."""
+    return sqrt(how.clip**2 + owners_shift(how) ** 2)
+
+
+def owners_rests(
+    site: Site, facts: Facts, own: int, mode: int, mean: float, biases: tuple[Array, ...], how: Centring
+) -> Array:
+    """What mean and biases leave at owners' cells of a mode, beside the owners' own means."""
+    used = [m for m in range(facts.shape.order) if m != own]
+    taken = _taken(facts, own, mean, biases, used)
+    return centred_rests(
+        owned_entries(site, facts, own), taken, site.cells(own, mode), how, site.threads
+    )
+
+
+def centring(facts: Facts, clip: float, ridge: float) -> Centring:
+    """With more than two modes a cell may have several entries: each is clipped then, before their
+    mean, so that one of them cannot change it by more than ``clip``.
+    """
+    return Centring(inf if facts.shape.order == 2 else clip, clip, ridge)

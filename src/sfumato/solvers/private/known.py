@@ -10,6 +10,7 @@ from typing import Literal
 from sfumato.checks import check_flag, check_positive
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Gaussian, Laplace
+from sfumato.privacy.units import Entry
 from sfumato.records import record
 from sfumato.types import Array
 
@@ -67,9 +68,17 @@ class Known:
         share = (1 - COUNTS_SHARE) * sizes[mode] / sum(sizes[m] for m in modes)
         error = (self.mechanism(share).deviation(facts.spread) / number) ** 2
         local = facts.local
-        if own is None and local is not None:
+        if own is None and local is not None and self.owners is None:
             error += self.assumed(local) * min(1.0, sizes[mode] / sizes[local])
         return error <= self.assumed(mode)
+
+    @property
+    def owners(self) -> int | None:
+        """Whose own means are taken off entries that are protected one by one: the local mode's.
+
+        Not where noise is Laplace's: all cells of an owner change a little, which adds up.
+        """
+        return self.facts.local if isinstance(self.facts.unit, Entry) and not self.pure else None
 
     @property
     def norm(self) -> Literal[1, 2]:

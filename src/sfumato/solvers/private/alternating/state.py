@@ -173,11 +173,14 @@ def most_scatter(facts: Facts) -> float:
 
 
 def read_scatter(state: State, noisy: Noisy) -> float:
+    """Variance of what biases leave, by the counts with the least noise in their sum."""
+    return scatter_from(state.facts, noisy, float(state.counts(int(np.argmin(state.facts.sizes))).sum()))
+
+
+def scatter_from(facts: Facts, noisy: Noisy, entries: float) -> float:
     """Variance of what biases leave: as released, or as assumed where noise drowns it."""
-    facts = state.facts
-    if facts.unit_mode is None:  # the counts with the least noise in their sum
-        number = float(state.counts(int(np.argmin(facts.sizes))).sum())
-    else:
+    number = entries
+    if facts.unit_mode is not None:
         number = max(1.0, float(noisy.values[1]) / most_scatter(facts))
     error = noisy.deviation / number
     kept = facts.scatter**2 / (facts.scatter**2 + error**2)

@@ -1,0 +1,73 @@
+"""Readable twin of ``kernels/numba/moments.py``: one owner after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sfumato.kernels.grid import BELOW_ONE, cut
+from sfumato.kernels.numba.contributions import Entries, Taken
+from sfumato.kernels.numba.moments import Cells, Centring, Shortening
+from sfumato.kernels.reference.contributions import rest_reference
+from sfumato.types import Array
+
+
+def _owners(cells: Cells) -> Iterator[slice]:
+    for first, last in zip(cells.starts, cells.starts[1:], strict=False):
+        if first < last:
+            yield slice(first, last)
+
+
+def centred_rests_reference(entries: Entries, taken: Taken, cells: Cells, how: Centring) -> Array:
+    """Slow twin of ``centred_rests``."""
+    number = cells.levels.shape[0]
+    rest = np.clip(rest_reference(entries, taken), -how.inner, how.inner)
+    out = np.bincount(cells.of_entry, rest, number) / np.bincount(cells.of_entry, minlength=number)
+    for mine in _owners(cells):
+        mean = np.clip(out[mine], -how.clip, how.clip).sum() / (mine.stop - mine.start + how.ridge)
+        out[mine] = np.clip(out[mine] - mean, -how.clip, how.clip)
+    return out
+
+
+def moment_of_cells_reference(
+    cells: Cells, numbers: Array, places: Array, power: float, step: float
+) -> Array:
+    """Slow twin of ``moment_of_cells``."""
+    kept = int(places.max(initial=-1)) + 1
+    total = np.zeros((kept, kept), np.int64)
+    for mine in _owners(cells):
+        here = places[cells.levels[mine]]
+        y = np.zeros(kept)
+        y[here[here >= 0]] = numbers[mine][here >= 0]
+        length = np.linalg.norm(y)
+        if length > 0:
+            total += cut(np.outer(y, y) / length**power, step)
+    triangle: Array = total[np.triu_indices(kept, 1)]
+    return triangle
+
+
+def project_cells_reference(
+    cells: Cells,
+    numbers: Array,
+    weights: Array,
+    directions: Array,
+    reach: float,
+    how: Shortening,
+    step: float,
+) -> Array:
+    """Slow twin of ``project_cells``."""
+    out = np.zeros(directions.shape, np.int64)
+    for mine in _owners(cells):
+        x = np.zeros(directions.shape[0])
+        x[cells.levels[mine]] = weights[cells.levels[mine]] * numbers[mine]
+        size = np.linalg.norm(x)
+        if size == 0:
+            continue
+        s = directions.T @ x / size
+        s *= min(1.0, reach * BELOW_ONE / max(float(np.linalg.norm(s)), 1e-300))
+        if how.most < np.inf:
+            scale = (how.ridge + (weights[cells.levels[mine]] ** 2).sum()) ** -0.5
+            x *= min(scale, how.most * BELOW_ONE / size)
+        out += cut(np.outer(x, s), step)
+    return out

@@ -1,0 +1,148 @@
+"""Settings of fits by moments, and the draws that they lead to: from public numbers alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt, sqrt
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from sfumato.privacy.facts import Facts
+from sfumato.solvers.private.known import COUNTS_SHARE, Known
+from sfumato.types import Array
+
+# Chosen on invented data of several shapes, not on ratings that anybody would be scored on.
+_PRESENCE_MOMENT, _PRESENCE, _RATING_MOMENT, _RATINGS = (
+    0.22,
+    0.22,
+    0.2,
+    0.36,
+)  # of what is left for columns
+SCATTER_SHARE, OWN_SHARE = 0.005, 0.03  # of the budget: residuals, and own rows
+SLOPES = 2  # columns that cost nothing: biases, and the logarithm of counts
+RIDGE = 30.0  # entries that an owner's own mean of zero counts as much as
+CLIP = 1.0  # of residuals, over their deviation, where entries are the units
+UNIT_CLIP = 2.0  # of the same where units are clipped as a whole
+UNIT_LENGTH = 0.6  # that a unit's residuals are shortened to, over what they are on average
+REACH = 0.5  # of the length of an average owner's coordinates
+
+_WEIGHT_POWER = 0.25  # units' cells weigh less at popular levels: by count^-0.25
+_LEAST_WEIGHED = 0.3  # counts below this share of the average weigh as this
+
+Asks = Literal["biases", "scatter", "presence moment", "presence", "rating moment", "ratings", "own"]
+
+
+# Biases get the least share with which a level of half the average count keeps all but this much of
+# what it would keep with the whole budget.
+_LOST_OF_BIASES, _LEAST_BIAS_SHARE = 0.06, 0.08
+
+
+class Step(NamedTuple):
+    """One draw: a question and its share of the budget; ``mode`` where it is about one."""
+
+    asks: Asks
+    mode: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many columns a mode has: slopes, of presence, and of each projection of ratings."""
+
+    slopes: int
+    presence: int
+    ratings: int
+    steps: int
+
+    @property
+    def rank(self) -> int:
+        return self.slopes + self.presence + self.steps * self.ratings
+
+
+def column_modes(facts: Facts) -> list[int]:
+    """Modes whose levels have columns: neither local nor times, nor of one level."""
+    return [
+        m
+        for m, mode in enumerate(facts.modes)
+        if m != facts.local and mode.bin is None and facts.sizes[m] > 1
+    ]
+
+
+def layout(facts: Facts, mode: int, steps: int) -> Layout:
+    """What a mode's part of the rank is spent on."""
+    each = facts.shape.ranks[0] // max(1, len(column_modes(facts)))
+    slopes = min(SLOPES, each)
+    columns = min((each - slopes) // (1 + steps), facts.sizes[mode] - 1)
+    return Layout(slopes, columns, columns, steps if columns else 0)
+
+
+def usual_rank(facts: Facts, columns: int = COLUMNS) -> int:
+    """Slopes and so many columns of each kind, for every mode that has columns."""
+    return max(1, (SLOPES + (1 + STEPS) * columns) * len(column_modes(facts)))
+
+
+def enough_for_biases(known: Known) -> float:
+    """Share of the budget that leaves biases about as good as all of it would."""
+    facts, shares = known.facts, [_LEAST_BIAS_SHARE]
+    for mode in known.shared:
+        part = facts.sizes[mode] / sum(facts.sizes[m] for m in known.shared)
+        counts = np.full(facts.sizes[mode], average_count(known, mode) / 2)
+        kept = known.reliability(mode, counts, known.mechanism((1 - COUNTS_SHARE) * part).deviation(1.0))
+        least = max(kept - _LOST_OF_BIASES, 0.0)
+        shares.append(least / (1 - least) * (1 - kept) / max(kept, 1e-12))
+    return min(max(shares), 1 - SCATTER_SHARE - OWN_SHARE - _LEAST_BIAS_SHARE)
+
+
+def average_count(known: Known, mode: int) -> float:
+    """Entries of a mode's average level, as private biases count them."""
+    facts, own = known.facts, known.facts.unit_mode
+    if own is None:
+        return facts.expected_entries / facts.sizes[mode]
+    # A unit's weighted counts add up to about the root of its entries.
+    of_unit = sqrt(max(1.0, facts.expected_entries / facts.sizes[own]))
+    return facts.sizes[own] * of_unit / facts.sizes[mode]
+
+
+def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -> list[Step]:
+    """The draws in order, their shares adding up to one; ``biases`` are the first part's."""
+    modes = {m: layout(facts, m, steps) for m in column_modes(facts)}
+    asked = [m for m, made in modes.items() if made.presence]
+    made = [Step("biases", -1, bias_share * share) for share in biases]
+    made.append(Step("scatter", -1, SCATTER_SHARE))
+    rest = 1 - bias_share - SCATTER_SHARE - OWN_SHARE
+    whole = sum(sqrt(facts.sizes[m]) for m in asked)
+    for m in asked:
+        share = rest * sqrt(facts.sizes[m]) / whole
+        made.append(Step("presence moment", m, share * _PRESENCE_MOMENT))
+        made.append(Step("presence", m, share * _PRESENCE))
+        made.append(Step("rating moment", m, share * _RATING_MOMENT))
+        made += [Step("ratings", m, share * _RATINGS / steps)] * steps
+    made.append(Step("own", -1, OWN_SHARE))
+    return made
+
+
+def popular_levels(facts: Facts, mode: int) -> int:
+    """Levels whose moments are asked for: so many that there are no more pairs than entries."""
+    return min(facts.sizes[mode], max(2, isqrt(int(2 * max(facts.expected_entries, sum(facts.sizes))))))
+
+
+def label(facts: Facts, step: Step) -> str:
+    if step.asks == "scatter":
+        return "squared residuals"
+    if step.asks == "own":
+        return "squares of own rows"
+    what = {
+        "presence moment": "pairs of {} at one owner",
+        "presence": "owners by {}",
+        "rating moment": "products of residuals by {}",
+        "ratings": "residuals by {}",
+    }[step.asks]
+    return what.format(facts.modes[step.mode].name)
+
+
+def level_weights(counts: Array) -> Array:
+    """Less for popular levels, whose columns need less; an average entry's is one."""
+    weights = np.maximum(counts, _LEAST_WEIGHED * counts.mean()) ** -_WEIGHT_POWER
+    normed: Array = weights / sqrt(counts @ weights**2 / counts.sum())
+    return normed

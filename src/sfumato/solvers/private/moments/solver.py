@@ -1,0 +1,272 @@
+"""A private fit by moments: which levels an owner has, and what is left of its values there.
+
+For rows that stay with their owners, users say. Everything that is released is about the other modes:
+*columns* of numbers for their levels, on which each owner then solves its own slopes, without noise.
+Proofs: ``proofs/moments.md``. In turn, for each mode that is neither local nor times:
+
+1. private biases, and with them how often levels occur. Two columns follow from these at no cost: the
+   biases themselves, and the logarithm of the counts.
+2. *presence*: which levels owners have together. Pairs of the popular levels first, which is a matrix
+   with large eigenvalues; their eigenvectors are directions in which owners differ, and projections on
+   these give columns for all levels.
+3. *ratings*: the same with what biases leave of the values, about each owner's own mean: products of
+   residuals of popular levels, then projections, once or more.
+4. how large own slopes are, by kind of column: what does not help is shrunk away.
+
+There is no random start and nothing that has to converge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+
+from sfumato.checks import check_count, check_number, check_positive, given
+from sfumato.errors import SettingError
+from sfumato.kernels.grid import MOST_NUMBERS
+from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge
+from sfumato.privacy.mechanisms import Gaussian, Noisy
+from sfumato.privacy.units import Entry, Unit
+from sfumato.records import record
+from sfumato.solvers.private.alternating.queries import ScatterQuery
+from sfumato.solvers.private.alternating.settings import LEAST_SHARE
+from sfumato.solvers.private.alternating.state import most_scatter, scatter_from
+from sfumato.solvers.private.biases import PrivateBiases
+from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.moments.queries import (
+    Levels,
+    MomentQuery,
+    OwnQuery,
+    ProjectionQuery,
+    Residuals,
+)
+from sfumato.solvers.private.moments.settings import (
+    CLIP,
+    OWN_SHARE,
+    RIDGE,
+    SCATTER_SHARE,
+    STEPS,
+    UNIT_CLIP,
+    UNIT_LENGTH,
+    Step,
+    column_modes,
+    enough_for_biases,
+    label,
+    layout,
+    level_weights,
+    schedule,
+)
+from sfumato.solvers.private.moments.state import (
+    Beginning,
+    State,
+    begun,
+    presence_directions,
+    read_own,
+    read_presence,
+    read_presence_moment,
+    read_rating_moment,
+    read_ratings,
+)
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
+from sfumato.surface import setting
+from sfumato.types import Array
+
+_MOST_STEPS = 100
+_OWN_LENGTH = 1.0  # that an owner's squares are shortened to, over what they are if all are as expected
+
+
+@record
+@dataclass(frozen=True)
+class PrivateMoments(Silent):
+    """Settings of private fits by moments. Those that are None follow from public numbers.
+
+    Parameters
+    ----------
+    noise : noise multiplier of all draws together, found from the budget.
+    bias_share : of the budget for the biases.
+    steps : times that ratings are projected.
+    """
+
+    noise: float = 1.0
+    bias_share: float | None = None
+    steps: int | None = None
+
+    name: ClassVar[str] = "moments"
+    always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
+    proof: ClassVar[str] = "proofs/moments.md"
+    proven: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    # -- what will be done: never sees data -----------------------------------------------------
+
+    def check(self, facts: Facts) -> None:
+        unit, local = facts.unit, facts.local
+        if not isinstance(unit, Entry | Unit):
+            raise SettingError("a fit by moments protects 'entry' or a mode; use 'bias' or 'input'")
+        if local is None:
+            raise SettingError(
+                f"a fit by moments leaves rows with their owners: name the owners' mode by "
+                f"{setting('local')}, or use the method 'alternating'"
+            )
+        if facts.shape.kind != "cp":
+            raise SettingError("a fit by moments is one of a CP model: use 'alternating' for Tucker")
+        if not (facts.shape.fit_mean and facts.shape.fit_biases):
+            raise SettingError("a fit by moments starts from mean and biases: use method 'gradient'")
+        if facts.shape.dtype != "float64":
+            raise SettingError("a fit by moments computes in float64: leave the dtype out")
+        check_positive(noise=self.noise)
+        check_count(1, _MOST_STEPS, **given(steps=self.steps))
+        check_number(LEAST_SHARE, 1 - SCATTER_SHARE - OWN_SHARE, **given(bias_share=self.bias_share))
+        if max(facts.sizes) * max(facts.shape.ranks) > MOST_NUMBERS:
+            raise SettingError(
+                f"more than {MOST_NUMBERS:,} numbers are more than the proof covers: use a smaller rank"
+            )
+        self.biases(facts).check(facts)
+
+    @property
+    def rounds_of_ratings(self) -> int:
+        return self.steps or STEPS
+
+    def share_of_biases(self, facts: Facts) -> float:
+        """All that is left where there are no columns but those that cost nothing."""
+        columns = sum(layout(facts, m, self.rounds_of_ratings).presence for m in column_modes(facts))
+        if not columns:
+            return 1 - SCATTER_SHARE - OWN_SHARE
+        return self.bias_share or enough_for_biases(Known(facts, self.noise, pure=False))
+
+    def biases(self, facts: Facts) -> PrivateBiases:
+        """The first part of the fit."""
+        return PrivateBiases(self.noise / sqrt(self.share_of_biases(facts)))
+
+    def plan(self, facts: Facts) -> tuple[Step, ...]:
+        """The draws in order, their shares adding up to one."""
+        biases = [step.share for step in self.biases(facts).steps(facts)]
+        made = schedule(facts, biases, self.share_of_biases(facts), self.rounds_of_ratings)
+        return tuple(made)
+
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:
+        biases = self.biases(facts).charges(facts)
+        rest = [
+            Charge(label(facts, step), Gaussian(self.noise / sqrt(step.share)))
+            for step in self.plan(facts)[len(biases) :]
+        ]
+        return (*biases, *rest)
+
+    def rounds(self, facts: Facts) -> int:
+        return len(self.plan(facts))
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def init(self, run: Run, facts: Facts) -> Beginning:
+        self.check(facts)
+        biases = self.biases(facts).init(run, facts)
+        return Beginning(facts, self.plan(facts), biases, run.seed, self.rounds_of_ratings)
+
+    def ask(self, state: Beginning | State) -> SumQuery:
+        if isinstance(state, Beginning):
+            return self.biases(state.facts).ask(state.biases)
+        step, start = state.step, state.start
+        if step.asks == "scatter":
+            return ScatterQuery(state.known, start.mean, start.biases, most_scatter(state.facts))
+        if step.asks == "own":
+            groups = np.array([group for group, _, _ in state.groups()])
+            present, groups = np.unique(groups, return_inverse=True)
+            length = _OWN_LENGTH * sqrt(3 * present.shape[0])
+            groups = _padded(groups, state.facts.shape.ranks[0], present.shape[0])
+            return OwnQuery(state.facts, state.model(), state.own_prior(), groups, length)
+        if step.asks in ("presence moment", "rating moment"):
+            return MomentQuery(_levels(state, step), _places(state, step.mode))
+        return _projection(state, step)
+
+    def update(self, state: Beginning | State, released: Noisy) -> tuple[Beginning | State, Info]:
+        if isinstance(state, Beginning):
+            return self._begin(state, released)
+        step, weights = state.step, np.ones(0)
+        if step.mode >= 0:
+            weights = _levels(state, step).weights
+        if step.asks == "scatter":
+            state = replace(state, scatter=_scatter(state, released))
+        elif step.asks == "own":
+            state = read_own(state, released)
+        elif step.asks == "presence moment":
+            state = read_presence_moment(state, step.mode, released, weights)
+        elif step.asks == "rating moment":
+            state = read_rating_moment(state, step.mode, released, weights)
+        else:
+            sums = released.values / weights[:, None]
+            variances = (released.deviation / weights) ** 2
+            read = read_presence if step.asks == "presence" else read_ratings
+            state = read(state, step.mode, sums, variances)
+        return replace(state, done=state.done + 1), Info(state.done + 1, noise=released.deviation)
+
+    def _begin(self, state: Beginning, released: Noisy) -> tuple[Beginning | State, Info]:
+        biases, info = self.biases(state.facts).update(state.biases, released)
+        state = replace(state, biases=biases, done=state.done + 1)
+        last = state.steps[state.done].asks != "biases"
+        return begun(state) if last else state, info
+
+    def finish(self, state: State) -> Finished[Multilinear]:
+        return Finished(state.model(), own_prior=state.own_prior())
+
+
+# -- how it is asked --------------------------------------------------------------------------------
+
+
+def _levels(state: State, step: Step) -> Levels:
+    """Whose numbers, and which; weights make up for popularity where units are clipped as a whole."""
+    facts, start, mode = state.facts, state.start, step.mode
+    counts = state.counts(mode)
+    weights = np.ones_like(counts)
+    if facts.whole_units:
+        weights = level_weights(counts)
+    residuals = None
+    if step.asks in ("rating moment", "ratings"):
+        clip = (UNIT_CLIP if facts.whole_units else CLIP) * sqrt(state.scatter)
+        ridge = state.known.ridge if facts.whole_units else RIDGE
+        residuals = Residuals(start.mean, start.biases, clip, ridge)
+    return Levels(facts, facts.local or 0, mode, weights, residuals)
+
+
+def _places(state: State, mode: int) -> Array:
+    places = np.full(state.facts.sizes[mode], -1)
+    kept = state.modes[mode].kept
+    places[kept] = np.arange(kept.shape[0])
+    return places
+
+
+def _projection(state: State, step: Step) -> ProjectionQuery:
+    levels, found = _levels(state, step), state.modes[step.mode]
+    length = 1.0
+    directions = found.directions if step.asks == "ratings" else None
+    if directions is None:
+        directions = presence_directions(state, step.mode)
+    if step.asks == "ratings":
+        length = UNIT_LENGTH * sqrt(state.scatter)
+    return ProjectionQuery(levels, directions, found.reach, state.known.ridge, length)
+
+
+def _padded(groups: Array, rank: int, last: int) -> Array:
+    """Columns that nothing was asked for belong to no group."""
+    whole = np.full(rank, last)
+    whole[: groups.shape[0]] = groups
+    return whole
+
+
+def _scatter(state: State, noisy: Noisy) -> float:
+    number = float(state.counts(int(np.argmin(state.facts.sizes))).sum())
+    return scatter_from(state.facts, noisy, number)
+
+
+def make(facts: Facts, wish: Wish) -> PrivateMoments:  # noqa: ARG001
+    """The solver of the method "moments"."""
+    if wish.budget.pure:
+        raise SettingError(
+            "a fit by moments gives no pure epsilon: name a delta, such as 1e-6, or use the "
+            "method 'bias'"
+        )
+    return PrivateMoments()
