@@ -36,6 +36,8 @@ class Profile:
     skew : Zipf exponents of the levels' popularity: of the people's mode, and of the others. Times are
         equally popular.
     times : bias of a mode of times, over that of another mode.
+    presence : how much of the interactions shows in which levels somebody has entries at: 0 where that
+        says nothing, 1 where people have entries at what they like alone.
     """
 
     biases: float = 1 / 3
@@ -44,6 +46,7 @@ class Profile:
     components: int = 12
     skew: tuple[float, float] = (0.5, 0.8)
     times: float = 0.1
+    presence: float = 0.5
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -51,6 +54,7 @@ class Profile:
         check_number(0, 1, decay=self.decay)
         check_count(1, _MOST_COMPONENTS, components=self.components)
         check_number(0, times=self.times)
+        check_number(0, 1, presence=self.presence)
         skew = as_pair("skew", self.skew, "two Zipf exponents")
         check_number(0, _MOST_SKEW, **{"the first of skew": skew[0], "the second of skew": skew[1]})
         if self.biases + self.interactions >= 1:

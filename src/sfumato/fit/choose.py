@@ -128,8 +128,10 @@ def choose(
 def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) -> Choice:
     """The method and rank that were asked for, or what they leave open."""
     # Open fits, which import this module too, do without both.
-    from sfumato.fit.planner import forecast
+    from sfumato.fit.planner import alternating_rank
     from sfumato.solvers.private.alternating.solver import PrivateAlternating
+    from sfumato.solvers.private.moments.settings import usual_rank
+    from sfumato.solvers.private.moments.solver import PrivateMoments
 
     most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
     if rank is None and method == "auto":  # several ranks were asked for: the middle one stands for them
@@ -139,7 +141,8 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
         chosen = choose(facts, budget, most, profile)
         bare = open_rank and not has_factors(chosen.method)  # one component that stays zero
         return chosen._replace(rank=1) if bare else chosen
+    if open_rank and (method == "moments" or isinstance(method, PrivateMoments)):
+        return Choice(method, usual_rank(facts))
     if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
-        factors = forecast(facts, budget, profile=profile).factors
-        return Choice(method, None if factors is None else factors.rank)
+        return Choice(method, alternating_rank(facts, budget, profile))
     return Choice(method)

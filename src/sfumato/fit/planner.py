@@ -29,9 +29,12 @@ from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
 from sfumato.solvers.private.constant import PrivateConstant, constant_deviation
 from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.moments.settings import STEPS, column_modes, layout, usual_rank
+from sfumato.solvers.private.moments.solver import PrivateMoments
 from sfumato.types import Array
 
 _GROUPS = 64  # of levels of like popularity
+_PRESENCE = 0.1  # variance of how much likelier somebody is to have an entry, by component that shows
 _START = 0.03  # what a random start has found of a component, in each mode
 _SWEEPS, _SETTLED = 300, 1e-6  # towards a fixed point
 _FOUND = 0.01  # share of the variance that factors have to explain
@@ -48,9 +51,10 @@ class Efficiency(NamedTuple):
     biases: float
     entries: float
     units: float
+    moments: float
 
 
-EFFICIENCY = Efficiency(biases=1.8, entries=6.8, units=5.6)
+EFFICIENCY = Efficiency(biases=1.8, entries=6.8, units=5.6, moments=5.0)
 # Twice the root mean square of how far fits lay from what was expected of them, from the same run and
 # rounded up. With three modes or more a random start does not find all that is there to be found.
 _BIAS_BAND, _FACTOR_BAND, _TENSOR_BAND = 0.02, 0.03, 0.04
@@ -249,6 +253,37 @@ def expected_alternating(
     return Outcome(error, explained)
 
 
+def expected_moments(
+    outlook: Outlook, solver: PrivateMoments, efficiency: Efficiency = EFFICIENCY
+) -> Outcome:
+    """What to expect of a fit by moments, of the rank of its facts.
+
+    Columns are found in ratings, given what owners make of them, and in presence, as far as components
+    show there; owners' slopes are solved without noise.
+    """
+    facts, biases = outlook.facts, solver.biases(outlook.facts)
+    lost = _lost_biases(outlook, _bias_noise(outlook, biases, efficiency))
+    share, rest = biases.steps(facts)[0].share, outlook.unexplained(lost)
+    error = rest + _constant_error(outlook, biases, share)
+    noise = solver.settled_noise(facts, outlook.counts)
+    if len(noise) != 1:  # slopes alone, or products of three modes, which two at a time do not show
+        return Outcome(error)
+    (mode, left), local = noise.popitem(), facts.local or 0
+    rows = efficiency.moments * rest * outlook.by_group(mode, left.ratings)
+    seen = outlook.kept(mode, _PRESENCE, 1.0, efficiency.moments * outlook.by_group(mode, left.presence))
+    strengths = outlook.profile.strengths[: layout(facts, mode, STEPS).ratings]
+    shown = outlook.profile.presence * seen
+    own = found = np.full(strengths.shape, max(_START, float(shown)))
+    for _ in range(_SWEEPS):
+        before = found
+        own = outlook.kept(local, strengths * found, rest, 0.0)
+        found = 1 - (1 - outlook.kept(mode, strengths * own, rest, rows)) * (1 - shown)
+        if np.abs(found - before).max() < _SETTLED:
+            break
+    explained = float(strengths @ (own * found))
+    return Outcome(error - explained, explained)
+
+
 def _constant_error(outlook: Outlook, solver: PrivateConstant | PrivateBiases, share: float) -> float:
     known = Known(outlook.facts, solver.noise, solver.pure)
     number = outlook.entries
@@ -359,8 +394,9 @@ class Expectation:
 class Forecast:
     """What a budget buys: the private constant, private biases, and factors where they are served.
 
-    ``worth`` says whether factors are worth their noise: clearly better than biases, now and with more
-    budget.
+    ``slopes`` is the rank of a fit by moments that has nothing but biases and owners' slopes on them,
+    which takes the place of biases where owners keep their rows; zero where it is not served. ``worth``
+    says whether factors are worth their noise: clearly better than biases, now and with more budget.
     """
 
     budget: Budget | ZCDP
@@ -368,13 +404,18 @@ class Forecast:
     biases: Expectation
     factors: Expectation | None
     worth: bool
+    slopes: int = 0
 
     @property
     def best(self) -> Expectation:
         """The simplest method that no other is expected to beat clearly."""
         if self.factors is not None and self.worth:
             return self.factors
-        return self.biases if self.biases.rmse < (1 - _TIE) * self.constant.rmse else self.constant
+        if self.biases.rmse >= (1 - _TIE) * self.constant.rmse:
+            return self.constant
+        if self.slopes:
+            return replace(self.biases, method="moments", rank=self.slopes)
+        return self.biases
 
 
 def serves_factors(facts: Facts, budget: Budget | ZCDP) -> bool:
@@ -385,6 +426,23 @@ def serves_factors(facts: Facts, budget: Budget | ZCDP) -> bool:
     if isinstance(unit, Unit):
         return shape.fit_biases and shape.fit_mean and facts.local == facts.unit_mode
     return shape.fit_biases and shape.fit_mean and isinstance(unit, Value | Entry)
+
+
+def serves_moments(facts: Facts, budget: Budget | ZCDP) -> bool:
+    """Whether a fit by moments is to be had: of a CP model whose owners keep their rows."""
+    return (
+        serves_factors(facts, budget)
+        and isinstance(facts.unit, Entry | Unit)
+        and facts.local is not None
+        and facts.shape.kind == "cp"
+        and bool(column_modes(facts))
+    )
+
+
+def _factors(facts: Facts, budget: Budget | ZCDP) -> str:
+    """The method that finds factors. Moments are those of two modes: not where products are of three."""
+    several = len(column_modes(facts)) > 1
+    return "moments" if serves_moments(facts, budget) and not several else "alternating"
 
 
 def forecast(
@@ -409,6 +467,7 @@ def forecast(
         Expectation("bias", 0, biases, biases / constant, _BIAS_BAND),
         factors,
         worth,
+        min(usual_rank(facts, 0), most or usual_rank(facts)) if serves_moments(facts, budget) else 0,
     )
 
 
@@ -421,8 +480,9 @@ def _are_worth(
     biases would decide.
     """
     simple = min(expected(outlook, budget, name, 0, efficiency).error for name in ("constant", "bias"))
-    ranks = {rank, min(2 * rank, most or 2 * rank)}
-    found = [expected(outlook, budget, "alternating", each, efficiency) for each in ranks]
+    method = _factors(outlook.facts, budget)
+    ranks = {rank} if method == "moments" else {rank, min(2 * rank, most or 2 * rank)}
+    found = [expected(outlook, budget, method, each, efficiency) for each in ranks]
     return any(each.explained >= _FOUND and each.error < (1 - _WORTH) ** 2 * simple for each in found)
 
 
@@ -446,16 +506,35 @@ def _best_factors(
     """The least rank whose error is as good as the best."""
     if not serves_factors(outlook.facts, budget):
         return None
+    if _factors(outlook.facts, budget) == "moments":
+        rank = min(usual_rank(outlook.facts), most or usual_rank(outlook.facts))
+        found = expected(outlook, budget, "moments", rank, efficiency)
+        rmse = sqrt(found.error)
+        return Expectation("moments", rank, rmse, rmse / constant, _FACTOR_BAND, found.explained)
+    rank, outcome = _best_rank(outlook, budget, most, efficiency)
+    rmse = sqrt(outcome.error)
+    width = _FACTOR_BAND if len(outlook.timeless) < 3 else _TENSOR_BAND
+    return Expectation("alternating", rank, rmse, rmse / constant, width, outcome.explained)
+
+
+def _best_rank(
+    outlook: Outlook, budget: Budget | ZCDP, most: int | None, efficiency: Efficiency
+) -> tuple[int, Outcome]:
+    """The least rank of an alternating fit that is as good as the best, and what to expect of it."""
     largest = min(outlook.profile.components, *(size for size in outlook.facts.sizes if size))
     outcomes = {
         rank: expected(outlook, budget, "alternating", rank, efficiency)
         for rank in range(1, min(largest, most or largest) + 1)
     }
     enough = (1 + _TIE) ** 2 * min(outcome.error for outcome in outcomes.values())
-    rank = next(rank for rank, outcome in outcomes.items() if outcome.error <= enough)
-    rmse = sqrt(outcomes[rank].error)
-    width = _FACTOR_BAND if len(outlook.timeless) < 3 else _TENSOR_BAND
-    return Expectation("alternating", rank, rmse, rmse / constant, width, outcomes[rank].explained)
+    return next((rank, found) for rank, found in outcomes.items() if found.error <= enough)
+
+
+def alternating_rank(facts: Facts, budget: Budget | ZCDP, profile: Profile | None = None) -> int | None:
+    """The rank that suits an alternating fit, where one is served."""
+    if not serves_factors(facts, budget):
+        return None
+    return _best_rank(Outlook(facts, profile or Profile()), budget, None, EFFICIENCY)[0]
 
 
 def expected(
@@ -465,7 +544,7 @@ def expected(
     rank: int,
     efficiency: Efficiency = EFFICIENCY,
 ) -> Outcome:
-    """What to expect of a method within a budget: "constant", "bias" or "alternating"."""
+    """What to expect of a method within a budget: "constant", "bias", "moments" or "alternating"."""
     pure = budget.pure
     if method == "bias" and isinstance(budget, Budget):
         pure = prefers_laplace(outlook.facts, budget)
@@ -474,6 +553,9 @@ def expected(
         return expected_constant(outlook, PrivateConstant(noise, pure))
     if method == "bias":
         return expected_biases(outlook, PrivateBiases(noise, pure), efficiency)
+    if method == "moments":
+        facts = replace(outlook.facts, shape=outlook.facts.shape.with_rank(rank))
+        return expected_moments(replace(outlook, facts=facts), PrivateMoments(noise), efficiency)
     return expected_alternating(outlook, PrivateAlternating(noise), rank, efficiency)
 
 

@@ -34,7 +34,7 @@ Asks = Literal["biases", "scatter", "presence moment", "presence", "rating momen
 
 # Biases get the least share with which a level of half the average count keeps all but this much of
 # what it would keep with the whole budget.
-_LOST_OF_BIASES, _LEAST_BIAS_SHARE = 0.06, 0.08
+_LOST_OF_BIASES, _LEAST_BIAS_SHARE = 0.04, 0.08
 
 
 class Step(NamedTuple):

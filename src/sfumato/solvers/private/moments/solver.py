@@ -18,15 +18,17 @@ There is no random start and nothing that has to converge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
-from typing import ClassVar
+from math import inf, sqrt
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from sfumato.checks import check_count, check_number, check_positive, given
 from sfumato.errors import SettingError
 from sfumato.kernels.grid import MOST_NUMBERS
+from sfumato.kernels.numba.moments import Centring
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
@@ -37,6 +39,7 @@ from sfumato.solvers.private.alternating.queries import ScatterQuery
 from sfumato.solvers.private.alternating.settings import LEAST_SHARE
 from sfumato.solvers.private.alternating.state import most_scatter, scatter_from
 from sfumato.solvers.private.biases import PrivateBiases
+from sfumato.solvers.private.contributions import owners_shift
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.queries import (
     Levels,
@@ -77,7 +80,15 @@ from sfumato.surface import setting
 from sfumato.types import Array
 
 _MOST_STEPS = 100
+_USUAL_REACH = 0.2  # of owners' coordinates, for what is expected alone
 _OWN_LENGTH = 1.0  # that an owner's squares are shortened to, over what they are if all are as expected
+
+
+class Settled(NamedTuple):
+    """Variances of the noise in the sums of levels: of presence, and of ratings over their variance."""
+
+    presence: Array
+    ratings: Array
 
 
 @record
@@ -159,6 +170,30 @@ class PrivateMoments(Silent):
 
     def rounds(self, facts: Facts) -> int:
         return len(self.plan(facts))
+
+    def settled_noise(self, facts: Facts, counts: Sequence[Array]) -> dict[int, Settled]:
+        """Variances of the noise in the sums of levels, were these the counts; by mode with columns.
+
+        In coordinates of owners that have variance one. ``counts`` are those of :class:`PrivateBiases`.
+        """
+        shift, left = owners_shift(Centring(inf, CLIP, RIDGE)), {}
+        for mode in column_modes(facts):
+            made, weights = layout(facts, mode, self.rounds_of_ratings), np.ones(facts.sizes[mode])
+            shares = {
+                asked: sum(step.share for step in self.plan(facts) if step[:2] == (asked, mode))
+                for asked in ("presence", "ratings")
+            }
+            if not made.presence:
+                continue
+            # What neighbours change, over the reach, to which coordinates of all columns are shortened.
+            presence, ratings = sqrt(1 + 0.5**2), CLIP * sqrt(1 + (0.5 + shift / _USUAL_REACH) ** 2)
+            if facts.whole_units:
+                presence, ratings, weights = 1.0, UNIT_LENGTH, level_weights(counts[mode])
+            unit = made.presence * (self.noise / weights) ** 2
+            left[mode] = Settled(
+                presence**2 * unit / shares["presence"], ratings**2 * unit / shares["ratings"]
+            )
+        return left
 
     # -- the loop -------------------------------------------------------------------------------
 
