@@ -242,8 +242,8 @@ class CPModel(Multilinear):
 
     @classmethod
     def zeros(cls, shape: Sequence[int], rank: int, dtype: DTypeLike = np.float64) -> CPModel:
-        """All parameters zero."""
-        check_ranks(shape, (rank,) * len(shape))
+        """All parameters zero. There may be more components than a mode has levels."""
+        check_count(rank=rank)
         rows = aligned_zeros((sum(shape), padded_width(rank, dtype)), dtype)
         return cls(tuple(shape), (rank,) * len(shape), 0.0, rows, np.zeros(sum(shape), dtype))
 

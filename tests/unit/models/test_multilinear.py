@@ -260,7 +260,8 @@ def test_wrong_coordinates_are_refused(cells, message):
 
 def test_impossible_ranks_and_parts_are_refused():
     with pytest.raises(SettingError, match="rank 5 is larger than mode 2 with its 4 levels"):
-        CPModel.zeros((6, 5, 4), 5)
+        TuckerModel.zeros((6, 5, 4), (5, 5, 5))
+    assert CPModel.zeros((6, 5, 4), 5).ranks == (5, 5, 5)  # more components than levels
     with pytest.raises(SettingError, match="3 modes need 3 ranks, got 2"):
         TuckerModel.zeros((6, 5, 4), (2, 2))
     for rank in (0, -1, 1.5, 2.0):

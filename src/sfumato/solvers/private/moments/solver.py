@@ -80,6 +80,7 @@ from sfumato.surface import setting
 from sfumato.types import Array
 
 _MOST_STEPS = 100
+_MOST_LEVELS = 2**22  # of an owner's cells, whose sums are rounded
 _USUAL_REACH = 0.2  # of owners' coordinates, for what is expected alone
 _OWN_LENGTH = 1.0  # that an owner's squares are shortened to, over what they are if all are as expected
 
@@ -133,6 +134,11 @@ class PrivateMoments(Silent):
         check_positive(noise=self.noise)
         check_count(1, _MOST_STEPS, **given(steps=self.steps))
         check_number(LEAST_SHARE, 1 - SCATTER_SHARE - OWN_SHARE, **given(bias_share=self.bias_share))
+        if isinstance(unit, Entry) and max(facts.sizes) > _MOST_LEVELS:
+            raise SettingError(
+                f"a mode of more than {_MOST_LEVELS:,} levels is more than the proof covers: use the "
+                "method 'alternating'"
+            )
         if max(facts.sizes) * max(facts.shape.ranks) > MOST_NUMBERS:
             raise SettingError(
                 f"more than {MOST_NUMBERS:,} numbers are more than the proof covers: use a smaller rank"
