@@ -9,10 +9,11 @@ further. Proofs: ``proofs/biases.md``. For any order and all units, which differ
   Whatever a user does with its own entries is then covered: it takes its own mean off before it
   answers, in every round.
 
-Questions: the constant; how often each level occurs, where that is not public; then, round after
-round and mode after mode, the sums of what the biases leave at each level. A round's sums are taken
-back to what they would be without biases and averaged over the rounds, so that more rounds do not
-mean more noise; biases are guesses from these averages (``shrinkage.py``).
+Questions: the constant; how far values lie from it (``spread.py``); how often each level occurs, where
+that is not public; then, round after round and mode after mode, the sums of what the biases leave at
+each level. A round's sums are taken back to what they would be without biases and averaged over the
+rounds, so that more rounds do not mean more noise; biases are guesses from these averages
+(``shrinkage.py``).
 
 All shares of the budget, rounds and bounds follow from public numbers and from what was released
 before. ``noise`` is the noise multiplier of all questions together: a question with share f of the
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_fr
 from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
+from sfumato.solvers.private.spread import SpreadQuery, likely_spread, spread_from, spread_share
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
 from sfumato.types import Array
 
@@ -62,7 +64,7 @@ _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its avera
 class Step(NamedTuple):
     """One draw: a question and its share of the budget."""
 
-    asks: Literal["constant", "counts", "sums"]
+    asks: Literal["constant", "spread", "counts", "sums"]
     mode: int
     share: float
 
@@ -148,7 +150,8 @@ class BiasRelease:
     ``counts`` are positive guesses of how many entries each level has, and ``count_deviations`` the
     standard deviation of the noise that was added to them, zero where counts are public; None for
     modes that were not asked about. Where units are the levels of a mode, counts are weighted: an
-    entry counts as much as its unit's contribution lets it, see ``contributions.py``.
+    entry counts as much as its unit's contribution lets it, see ``contributions.py``. ``spread`` is how
+    far values lie from their mean, as asked for, or as public or assumed where that was not.
     """
 
     mean: float
@@ -156,6 +159,7 @@ class BiasRelease:
     deviations: tuple[Array, ...]
     counts: tuple[Array | None, ...]
     count_deviations: tuple[float, ...]
+    spread: float
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ class BiasState:
     model: Multilinear
     levels: tuple[Learnt, ...]
     done: int = 0
+    number: float = 1.0  # of values or units, as the constant's answer has it
 
     @property
     def step(self) -> Step:
@@ -183,6 +188,7 @@ class BiasState:
             ),
             tuple(None if level.counts is None else level.counts.means for level in self.levels),
             tuple(level.count_deviation for level in self.levels),
+            self.known.facts.spread,
         )
 
 
@@ -219,13 +225,16 @@ class PrivateBiases(Silent):
         """The draws in order, their shares adding up to one."""
         known = self._known(facts)
         constant = constant_share(known)
+        spread = (1 - constant) * spread_share(known)
         counts = PURE_COUNTS_SHARE if known.pure else COUNTS_SHARE
         counts *= facts.unit.hides_presence
-        counts *= 1 - constant
-        sums = 1 - constant - counts
+        counts *= 1 - constant - spread
+        sums = 1 - constant - spread - counts
         shares, own = _mode_shares(known)
         sweeps = self.sweeps or _sweeps(known)
         steps = [Step("constant", -1, constant)]
+        if spread:
+            steps.append(Step("spread", -1, spread))
         if counts:
             # The units' own mode has no counts of its own: a unit that is there counts once.
             whole = sum(shares.values())
@@ -278,22 +287,30 @@ class PrivateBiases(Silent):
 
     def init(self, run: Run, facts: Facts) -> BiasState:  # noqa: ARG002
         self.check(facts)
+        known, steps = self._known(facts), self.steps(facts)
+        if facts.public_spread is None and all(step.asks != "spread" for step in steps):
+            known = known.with_spread(likely_spread(facts))
         levels = tuple(Learnt() for _ in facts.modes)
-        return BiasState(self._known(facts), self.steps(facts), facts.shape.zeros(), levels)
+        return BiasState(known, steps, facts.shape.zeros(), levels)
 
-    def ask(self, state: BiasState) -> ConstantQuery | CountsQuery | SumsQuery:
+    def ask(self, state: BiasState) -> ConstantQuery | SpreadQuery | CountsQuery | SumsQuery:
         if state.step.asks == "constant":
             return ConstantQuery(state.known)
+        if state.step.asks == "spread":
+            return SpreadQuery(state.known, state.model.mean)
         if state.step.asks == "counts":
             return CountsQuery(state.known, state.step.mode)
         return _sums_query(state)
 
     def update(self, state: BiasState, noisy: Noisy) -> tuple[BiasState, Info]:
-        known, step = state.known, state.step
+        known, step, number = state.known, state.step, state.number
         model, levels = state.model, list(state.levels)
         if step.asks == "constant":
-            model = model.with_mean(constant_from(known, noisy))
+            mean, number = constant_from(known, noisy)
+            model = model.with_mean(mean)
             levels = [_public(counts * COUNTED) for counts in noisy.public[1:]] or levels
+        elif step.asks == "spread":
+            known = known.with_spread(spread_from(known, noisy, number))
         elif step.asks == "counts":
             levels[step.mode] = _counted(known, step.mode, noisy, levels[step.mode])
         else:
@@ -302,7 +319,7 @@ class PrivateBiases(Silent):
             model.mode_biases[step.mode][:] = biases.means
             levels[step.mode] = level
         done = state.done + 1
-        state = replace(state, model=model, levels=tuple(levels), done=done)
+        state = BiasState(known, state.steps, model, tuple(levels), done, number)
         return state, Info(done, noise=noisy.deviation)
 
     def finish(self, state: BiasState) -> Finished[Multilinear]:
@@ -344,8 +361,8 @@ def prefers_laplace(facts: Facts, budget: Budget) -> bool:
 
 
 def _label(facts: Facts, step: Step) -> str:
-    if step.asks == "constant":
-        return "constant"
+    if step.asks in ("constant", "spread"):
+        return step.asks
     what = {"counts": "entries", "sums": "residuals"}[step.asks]
     return f"{what} by {facts.modes[step.mode].name}"
 
@@ -403,7 +420,7 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
     share = sum(step.share for step in steps if step.asks == "sums" and step.mode == mode)
     kept = known.reliability(mode, counts, known.mechanism(share).deviation(1.0))
     if known.facts.unit_mode is None:
-        clip = min((1 + kept) * known.facts.spread, 2 * known.facts.half)
+        clip = min((0.7 - 0.18 * log(max(1 - kept, 1e-6))) * known.facts.spread, 2 * known.facts.half)
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     bound = (0.7 + 0.2 * kept) * known.facts.spread
     # With weights w, the error sum_j n_j / (w_j n_j)^2 is least for w = n^(-2 / (2 + norm)), given the

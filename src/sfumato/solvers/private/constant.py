@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, sqrt
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -88,7 +88,14 @@ def constant_deviation(known: Known, share: float) -> float:
     return known.mechanism(share).deviation(change(known)[0 if known.pure else 1])
 
 
-def constant_from(known: Known, noisy: Noisy) -> float:
+class Constant(NamedTuple):
+    """The mean, and of how many values or units it is one."""
+
+    mean: float
+    number: float
+
+
+def constant_from(known: Known, noisy: Noisy) -> Constant:
     """The mean: the middle of the bounds where the noise drowns it."""
     half, total = known.facts.half, noisy.values[0]
     weight = noisy.public[0][0] * grid(half) if noisy.public else noisy.values[1]
@@ -101,7 +108,7 @@ def constant_from(known: Known, noisy: Noisy) -> float:
     )
     signal = (min(number, units or inf) * half / 2) ** 2
     offset = float(total) / number * signal / (signal + noisy.deviation**2)
-    return known.facts.middle + float(np.clip(offset, -half, half))
+    return Constant(known.facts.middle + float(np.clip(offset, -half, half)), number)
 
 
 def constant_share(known: Known) -> float:
@@ -159,7 +166,7 @@ class PrivateConstant(Silent):
         return ConstantQuery(state.known)
 
     def update(self, state: ConstantState, released: Noisy) -> tuple[ConstantState, Info]:
-        mean = constant_from(state.known, released)
+        mean = constant_from(state.known, released).mean
         return replace(state, model=state.model.with_mean(mean)), Info(1, noise=released.deviation)
 
     def finish(self, state: ConstantState) -> Finished[Multilinear]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import Literal
@@ -32,6 +32,10 @@ class Known:
     def check(self) -> None:
         check_positive(noise=self.noise)
         check_flag(pure=self.pure)
+
+    def with_spread(self, spread: float) -> Known:
+        """The same with what was learnt of how far values lie from their mean."""
+        return replace(self, facts=replace(self.facts, public_spread=spread))
 
     def assumed(self, mode: int) -> float:
         """Variance of a mode's biases, before anything is known."""

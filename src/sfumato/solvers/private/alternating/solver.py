@@ -292,7 +292,8 @@ class PrivateAlternating(Silent):
         biases, info = self.biases(state.facts).update(state.biases, released)
         state = replace(state, biases=biases, done=state.done + 1)
         last = state.steps[state.done].asks != "biases"
-        return begun(state) if last else state, replace(info, completed=0)
+        begins = begun(state, self._means(state.facts)) if last else state
+        return begins, replace(info, completed=0)
 
     def finish(self, state: State) -> Finished[Multilinear]:
         model, local = state.model.copy(), state.facts.local
