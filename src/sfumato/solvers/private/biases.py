@@ -55,6 +55,7 @@ from sfumato.solvers.private.spread import SpreadQuery, likely_spread, spread_fr
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
 from sfumato.types import Array
 
+_CLIPPED = 1.8  # by how much noise is worse than its variance says: clipping cuts signal too
 _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its averaged sums
 
 
@@ -264,6 +265,18 @@ class PrivateBiases(Silent):
             noise += facts.sizes[mode] ** 2 * average
         return noise
 
+    def _expected_error(self, facts: Facts) -> float:
+        """Expected square error over the values' variance, all levels of a mode taken for alike."""
+        known, error = self._known(facts), 1.0
+        for mode in known.shared:
+            number, scatter = known.likely_count(mode), facts.scatter
+            signal = number**2 * known.assumed(mode)
+            noise = self._error(facts, [mode]) / facts.sizes[mode] ** 2 * facts.spread**2
+            noise *= 4.0 if facts.unit.replaces else 1.0
+            kept = signal / (signal + scatter * number + _CLIPPED * noise)
+            error -= kept * known.assumed(mode) / facts.spread**2
+        return error
+
     def settled_noise(self, facts: Facts, counts: Sequence[Array]) -> dict[int, Array]:
         """Variance of the noise that the rounds leave in each level's sums, were these the counts.
 
@@ -357,6 +370,25 @@ def prefers_laplace(facts: Facts, budget: Budget) -> bool:
     return pure._error(facts, both) < gaussian._error(facts, both)
 
 
+# What is lost by nested biases that have a part of the budget, over what is lost with all of it.
+_NO_WORSE, _SHARES = 1.006, np.arange(0.05, 0.81, 0.05)
+
+
+def enough_for_biases(facts: Facts, noise: float) -> float:
+    """The least share of a budget with which biases are expected to be about as good as with all of it.
+
+    The same modes have to be asked about, and their error has to be nearly as small; by levels with an
+    average number of entries, from public numbers alone.
+    """
+    whole = PrivateBiases(noise)
+    shared, best = whole._known(facts).shared, whole._expected_error(facts)
+    for share in _SHARES:
+        part = PrivateBiases(noise / sqrt(share))
+        if part._known(facts).shared == shared and part._expected_error(facts) <= _NO_WORSE**2 * best:
+            return float(share)
+    return float(_SHARES[-1])
+
+
 # -- how often, of which modes, and how clipped ----------------------------------------------------
 
 
@@ -420,7 +452,9 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
     share = sum(step.share for step in steps if step.asks == "sums" and step.mode == mode)
     kept = known.reliability(mode, counts, known.mechanism(share).deviation(1.0))
     if known.facts.unit_mode is None:
-        clip = min((0.7 - 0.18 * log(max(1 - kept, 1e-6))) * known.facts.spread, 2 * known.facts.half)
+        lost = max(1 - kept, 1e-6)
+        factor = max(0.7 - 0.18 * log(lost), 0.1 / sqrt(lost))  # the second where noise hardly matters
+        clip = min(factor * known.facts.spread, 2 * known.facts.half)
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     bound = (0.7 + 0.2 * kept) * known.facts.spread
     # With weights w, the error sum_j n_j / (w_j n_j)^2 is least for w = n^(-2 / (2 + norm)), given the

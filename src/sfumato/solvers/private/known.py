@@ -64,16 +64,23 @@ class Known:
         facts = self.facts
         if facts.modes[mode].bin is None:
             return True
-        sizes, own, entries = facts.sizes, facts.unit_mode, facts.least_entries
-        # A unit's weighted counts add up to about the root of its entries, or to one where pure.
-        of_unit = 1.0 if own is None or self.pure else sqrt(max(1.0, entries / sizes[own]))
-        number = (entries if own is None else sizes[own] * of_unit) / sizes[mode]
+        sizes, local = facts.sizes, facts.local
         share = (1 - COUNTS_SHARE) * sizes[mode] / sum(sizes[m] for m in modes)
-        error = (self.mechanism(share).deviation(facts.spread) / number) ** 2
-        local = facts.local
-        if own is None and local is not None:
+        error = (self.mechanism(share).deviation(facts.spread) / self.likely_count(mode)) ** 2
+        if facts.unit_mode is None and local is not None:
             error += self.assumed(local) * min(1.0, sizes[mode] / sizes[local])
         return error <= self.assumed(mode)
+
+    def likely_count(self, mode: int) -> float:
+        """Entries of an average level, cautiously; as units are counted where these are protected.
+
+        A unit's weighted counts add up to about the root of its entries, or to one where pure.
+        """
+        sizes, own, entries = self.facts.sizes, self.facts.unit_mode, self.facts.least_entries
+        if own is None:
+            return entries / sizes[mode]
+        of_unit = 1.0 if self.pure else sqrt(max(1.0, entries / sizes[own]))
+        return sizes[own] * of_unit / sizes[mode]
 
     @property
     def norm(self) -> Literal[1, 2]:

@@ -18,8 +18,10 @@ _MOST_BINS = 12
 _LEVELS_PER_BIN = 20
 # How much of the variance of biases lies between bins, before anything is known.
 _BETWEEN_BINS = 0.1
-# Variances of biases that are held to be as likely as each other, over the one assumed.
-_VARIANCES = np.geomspace(2.0**-7, 4.0, 19)
+# Variances that biases may have, over the one assumed, and how likely each is before anything is known:
+# small ones as likely as each other, large ones the less the larger.
+_VARIANCES = np.geomspace(2.0**-7, 2.0**4, 23)
+_LIKELY = 1 / (1 + _VARIANCES)
 
 
 class Guess(NamedTuple):
@@ -79,7 +81,7 @@ def _shrunk(sums: Array, variances: Array, counts: Array, means: Array, assumed:
     taus = assumed * _VARIANCES
     total = noise + taus[:, None]
     fit = -0.5 * (np.log(total) + around**2 / total).sum(1)
-    likely = np.exp(fit - fit.max())
+    likely = _LIKELY * np.exp(fit - fit.max())
     likely /= likely.sum()
     kept = taus[:, None] / total
     average = likely @ kept
