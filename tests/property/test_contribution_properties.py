@@ -38,10 +38,10 @@ from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.biases import CountsQuery, SumsQuery
 from sfumato.solvers.private.constant import ConstantQuery
 from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
 from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
 from sfumato.solvers.private.spread import SpreadQuery
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)

@@ -16,7 +16,8 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.biases import CountsQuery, enough_for_biases
+from sfumato.solvers.private.biases import enough_for_biases
+from sfumato.solvers.private.level_sums import CountsQuery
 from sfumato.solvers.protocol import Run
 
 UNITS = [(sf.Entry(), None), (sf.Entry(), 0), (sf.Unit("user"), 0)]
@@ -89,9 +90,8 @@ def test_the_noise_of_biases_is_what_the_solver_draws():
     left = solver.settled_noise(facts, outlook.counts)
     learnt = (state.release.spread / facts.spread) ** 2  # planned for the one assumed
     for mode, level in enumerate(state.levels):
-        assert learnt * left[mode] == pytest.approx(
-            level.noise, rel=0.04
-        )  # clipping follows noisy counts
+        # Clipping follows noisy counts.
+        assert learnt * left[mode] == pytest.approx(level.noise, rel=0.04)
 
 
 @pytest.mark.parametrize("unit", [sf.Value(), sf.Entry(), sf.Unit("user")], ids=str)

@@ -31,28 +31,20 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sfumato.checks import MOST_ROUNDS, check_count, given
-from sfumato.kernels.grid import grid
-from sfumato.kernels.numba.contributions import (
-    Contribution,
-    entry_sums,
-    unit_sums,
-)
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
-from sfumato.sites.memory import Site
-from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share, count
-from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
+from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
+from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
 from sfumato.solvers.private.spread import SpreadQuery, likely_spread, spread_from, spread_share
-from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, Wish
 from sfumato.types import Array
 
 _CLIPPED = 1.8  # by how much noise is worse than its variance says: clipping cuts signal too
@@ -68,63 +60,6 @@ class Step(NamedTuple):
     asks: Literal["constant", "spread", "counts", "sums"]
     mode: int
     share: float
-
-
-@record
-@dataclass(frozen=True)
-class CountsQuery(SumQuery):
-    """Ask how often each level of a mode occurs.
-
-    An entry changes one number by one, a unit all of them by a vector of length one.
-    """
-
-    known: Known
-    mode: int
-
-    def clipped(self, site: Site) -> Clipped:
-        counts, known = count(self.known, self.mode, site), self.known
-        if known.facts.unit_mode is None:
-            return Clipped(counts, 1.0, 1.0, COUNTED, single=True)
-        return Clipped(counts, 1.0 if known.pure else inf, 1.0, COUNTED)
-
-
-@record
-@dataclass(frozen=True)
-class SumsQuery(SumQuery):
-    """Ask for what a model's mean and biases leave, at each level of a mode.
-
-    Residuals are clipped to ``clip``. Where units are levels of a mode, each one's contribution is
-    then shortened to ``bound``, the levels weighted: where there are few entries, noise hurts most.
-    """
-
-    known: Known
-    mode: int
-    mean: float
-    biases: tuple[Array, ...]  # by mode
-    clip: float
-    bound: float
-    weights: Array | None
-
-    @property
-    def change(self) -> float:
-        """How much neighbours change the sums, by entry or by unit."""
-        hidden = self.known.facts.unit.hides_presence
-        if self.weights is not None:
-            return self.bound if hidden else 2 * self.bound
-        return self.clip if hidden else 2 * (min(self.clip, self.known.facts.half) + grid(self.clip))
-
-    def clipped(self, site: Site) -> Clipped:
-        known, facts, mode, change = self.known, self.known.facts, self.mode, self.change
-        entries, row, own = entries_of(site, facts), row_of(facts, mode), facts.unit_mode
-        # A unit that takes its own mean off does not need its own bias.
-        used = [m for m in range(facts.shape.order) if m != own or mode == own]
-        taken = taken_off(facts, self.mean, self.biases, used)
-        if self.weights is None:
-            sums = entry_sums(entries, taken, row, self.clip, facts.sizes[mode], site.threads)
-            return Clipped(sums, change, change, grid(self.clip), single=True)
-        made = Contribution(self.clip, self.bound, known.ridge, mode != own, known.norm)
-        sums = unit_sums(entries, taken, row, self.weights, made, site.threads)
-        return Clipped(sums, change if known.pure else inf, change, grid(self.bound))
 
 
 @dataclass(frozen=True)

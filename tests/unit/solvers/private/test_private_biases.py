@@ -24,13 +24,12 @@ from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import (
     BiasRelease,
-    CountsQuery,
     PrivateBiases,
-    SumsQuery,
     prefers_laplace,
 )
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
 from sfumato.solvers.private.shrinkage import positive_counts, posterior_biases
 from sfumato.solvers.private.spread import SpreadQuery
 from sfumato.solvers.protocol import Run
