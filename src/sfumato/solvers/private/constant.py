@@ -33,6 +33,7 @@ from sfumato.types import Array
 
 COUNTED = grid(1.0)  # what counts are multiples of: noise on whole numbers would be too coarse
 _CONSTANT_ERROR = 0.03  # noise that the constant may have, over the spread of the values
+_MOST_ERROR = 0.3  # the same where rows of a mode are local: units without entries are left with it
 _LEAST_CONSTANT, _MOST_CONSTANT = 0.01, 0.9  # its share of the budget
 
 
@@ -112,11 +113,17 @@ def constant_from(known: Known, noisy: Noisy) -> Constant:
 
 
 def constant_share(known: Known) -> float:
-    """Of the budget: what keeps the constant's noise small beside the values' spread."""
+    """Of the budget: what keeps the constant's noise small beside the values' spread.
+
+    Owners of local rows make up for it, as far as their own entries outweigh the prior.
+    """
     facts = known.facts
     bound = (2 if known.pure else sqrt(2)) * facts.half
-    worth = facts.least_units * _CONSTANT_ERROR * facts.spread
-    error = known.mechanism(1.0).deviation(bound) / worth
+    allowed = _CONSTANT_ERROR
+    if facts.local is not None:
+        own = facts.least_entries / facts.sizes[facts.local]
+        allowed = min(allowed * (1 + own / known.ridge), _MOST_ERROR)
+    error = known.mechanism(1.0).deviation(bound) / (facts.least_units * allowed * facts.spread)
     return float(np.clip(error if known.pure else error**2, _LEAST_CONSTANT, _MOST_CONSTANT))
 
 
