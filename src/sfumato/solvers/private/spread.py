@@ -24,7 +24,8 @@ from sfumato.solvers.private.contributions import entries_of, taken_off
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import SumQuery
 
-# Of a normal law; of a uniform one it is 1.15, of an exponential one 1.36.
+# Chosen on invented tables (benchmarks/planted_tables.py), but the first, which is that of a normal law:
+# of a uniform one it is 1.15, of an exponential one 1.36.
 _PER_DEVIATION = 1.25  # standard deviations, for each mean absolute deviation
 _LIKELY = 0.5  # of the usual spread: what to plan for, and to be cautious with where it is not asked for
 _ERROR = 0.25  # that it may have, over itself: settings are flat around the best
