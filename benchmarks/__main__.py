@@ -14,6 +14,7 @@ from benchmarks.report import Figure, say, table
 PARTS = (
     "accuracy",
     "private_accuracy",
+    "public",
     "planner",
     "settings",
     "speed",

@@ -38,10 +38,11 @@ from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.biases import CountsQuery, SumsQuery
 from sfumato.solvers.private.constant import ConstantQuery
 from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
 from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
+from sfumato.solvers.private.spread import SpreadQuery
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 NAMES = ("user", "item", "day")
@@ -146,6 +147,8 @@ def test_a_constant_keeps_its_bound_however_far_from_zero_values_lie(unit, bound
     known = Known(facts_of(unit, bounds, entries=entries), 1.0, pure=False)
     sites = [Site(tensor(cells.astype(int), v), 1) for v in (values, changed)]
     assert_within(*(ConstantQuery(known).clipped(site) for site in sites))
+    mean = float(rng.choice([*bounds, bounds[0] / 2 + bounds[1] / 2]))
+    assert_within(*(SpreadQuery(known, mean).clipped(site) for site in sites))
 
 
 @pytest.mark.parametrize("size", [0.0, 3.0, 2.0**20, 2.0**32, 2.0**60])
@@ -173,6 +176,8 @@ def test_neighbours_stay_within_the_bound(unit, pure, drawn, entries):
     known = Known(facts_of(unit, entries=entries), 1.0, pure)
     sites = [Site(tensor(c, v), 1) for c, v in [(cells, values), neighbour(unit, cells, values, rng)]]
     assert_within(*(ConstantQuery(known).clipped(site) for site in sites))
+    mean = float(rng.choice([*BOUNDS, 1.4, rng.uniform(*BOUNDS)]))
+    assert_within(*(SpreadQuery(known, mean).clipped(site) for site in sites))
     for mode in range(3):
         if unit.hides_presence:
             assert_within(*(CountsQuery(known, mode).clipped(site) for site in sites))
@@ -285,6 +290,36 @@ def test_the_bounds_are_reached(case, pure):
     )
     length = np.linalg.norm(one.numbers - none.numbers, known.norm)
     assert 0.999 * one.l2 <= length <= one.l2
+
+
+@pytest.mark.parametrize("unit", [Value(), Entry(), Unit("user"), UnitValues("user", 3)], ids=str)
+def test_the_bound_of_the_spread_is_reached(unit):
+    # One value at the bound, and one at the mean or none at all; a unit has three of them.
+    each = 1 if unit.mode is None else 3
+    known, cells = Known(facts_of(unit, entries=each), 1.0, pure=False), np.zeros((3, each), int)
+    far, near = (np.full(each, value) for value in (BOUNDS[1], 1.4))
+    other = tensor(np.empty((3, 0), int), []) if unit.hides_presence else tensor(cells, near)
+    query = SpreadQuery(known, 1.4)
+    one, two = (query.clipped(Site(given, 1)) for given in (tensor(cells, far), other))
+    change = float(np.abs(one.numbers - two.numbers).sum())
+    assert 0.999 * one.l2 <= change <= one.l2
+
+
+@examples
+@given(data())
+def test_the_spread_is_that_of_units_or_entries(drawn):
+    cells, values, rng = drawn
+    mean, half = float(rng.uniform(*BOUNDS)), (BOUNDS[1] - BOUNDS[0]) / 2
+    values = np.nan_to_num(values, nan=mean + half / 2)  # as one that is no number counts
+    away = np.minimum(np.abs(np.clip(values, *BOUNDS) - mean), half)
+    by_entry = SpreadQuery(Known(facts_of(Entry()), 1.0, pure=False), mean)
+    by_user = SpreadQuery(Known(facts_of(Unit("user"), entries=20), 1.0, pure=False), mean)
+    site, users = Site(tensor(cells, values), 2), [away[cells[0] == u] for u in range(SIZES[0])]
+    inside = (mean + half / 2 <= BOUNDS[1]) or not np.isnan(drawn[1]).any()
+    if inside:
+        assert by_entry.clipped(site).numbers[0] == pytest.approx(away.sum(), abs=1e-6)
+        means = sum(mine.sum() / max(mine.size, 4) for mine in users)
+        assert by_user.clipped(site).numbers[0] == pytest.approx(means, abs=1e-6)
 
 
 @pytest.mark.parametrize("norm", [1, 2])

@@ -32,9 +32,9 @@ from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.biases import CountsQuery, SumsQuery
 from sfumato.solvers.private.contributions import owned_entries
 from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
 from sfumato.solvers.private.moments.queries import (
     Levels,
     MomentQuery,

@@ -9,13 +9,15 @@ import pytest
 import sfumato as sf
 from sfumato.engines.local import Local
 from sfumato.fit import planner
-from sfumato.fit.planner import Outlook, expected, forecast, popular_levels
+from sfumato.fit.planner import Outlook, expected, expected_biases, forecast, popular_levels
 from sfumato.models.shape import Shape
+from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.biases import CountsQuery
+from sfumato.solvers.private.biases import enough_for_biases
+from sfumato.solvers.private.level_sums import CountsQuery
 from sfumato.solvers.protocol import Run
 
 UNITS = [(sf.Entry(), None), (sf.Entry(), 0), (sf.Unit("user"), 0)]
@@ -86,8 +88,29 @@ def test_the_noise_of_biases_is_what_the_solver_draws():
             state, _ = solver.update(state, released)
     outlook = Outlook(facts)
     left = solver.settled_noise(facts, outlook.counts)
+    learnt = (state.release.spread / facts.spread) ** 2  # planned for the one assumed
     for mode, level in enumerate(state.levels):
-        assert left[mode] == pytest.approx(level.noise, rel=0.02)  # clipping follows noisy counts
+        # Clipping follows noisy counts.
+        assert learnt * left[mode] == pytest.approx(level.noise, rel=0.04)
+
+
+@pytest.mark.parametrize("unit", [sf.Value(), sf.Entry(), sf.Unit("user")], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "entries"), [((900, 1500), 80_000), ((104, 16, 365), 63_000), ((200, 60), 5_000)]
+)
+def test_biases_inside_a_fit_have_what_they_need(unit, sizes, entries):
+    """With their share of the budget they are expected to be about as good as with all of it."""
+    local = 0 if unit.mode else None
+    facts = public(sizes, entries, unit, local)
+    for epsilon in (10.0, 3.0, 1.0):
+        noise = gaussian_multiplier(sf.Budget(epsilon, 1e-6))
+        share = enough_for_biases(facts, noise)
+        outlook = Outlook(facts, sf.Profile(skew=(0.0, 0.0)))
+        whole, part = (
+            expected_biases(outlook, sf.PrivateBiases(noise / sqrt(f))).error for f in (1.0, share)
+        )
+        assert sqrt(part / whole) < 1.03 or share == 0.8
+        assert sf.PrivateAlternating(noise).settings(facts).bias_share >= share
 
 
 def test_without_noise_the_constant_and_the_profile_are_reached():

@@ -9,10 +9,11 @@ further. Proofs: ``proofs/biases.md``. For any order and all units, which differ
   Whatever a user does with its own entries is then covered: it takes its own mean off before it
   answers, in every round.
 
-Questions: the constant; how often each level occurs, where that is not public; then, round after
-round and mode after mode, the sums of what the biases leave at each level. A round's sums are taken
-back to what they would be without biases and averaged over the rounds, so that more rounds do not
-mean more noise; biases are guesses from these averages (``shrinkage.py``).
+Questions: the constant; how far values lie from it (``spread.py``); how often each level occurs, where
+that is not public; then, round after round and mode after mode, the sums of what the biases leave at
+each level. A round's sums are taken back to what they would be without biases and averaged over the
+rounds, so that more rounds do not mean more noise; biases are guesses from these averages
+(``shrinkage.py``).
 
 All shares of the budget, rounds and bounds follow from public numbers and from what was released
 before. ``noise`` is the noise multiplier of all questions together: a question with share f of the
@@ -24,45 +25,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import erf, inf, sqrt
+from math import inf, log, sqrt
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from sfumato.checks import MOST_ROUNDS, check_count, given
-from sfumato.kernels.grid import BELOW_ONE, cut, grid
-from sfumato.kernels.numba.contributions import (
-    Contribution,
-    entry_sums,
-    unit_sums,
-)
-from sfumato.kernels.numba.moments import Centring, sum_of_cells
-from sfumato.kernels.numba.ordering import level_counts
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
-from sfumato.sites.memory import Site
-from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share, count
-from sfumato.solvers.private.contributions import (
-    centring,
-    entries_of,
-    owners_change,
-    owners_rests,
-    row_of,
-    taken_off,
-)
+from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
+from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
-from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, Wish
+from sfumato.solvers.private.spread import SpreadQuery, likely_spread, spread_from, spread_share
+from sfumato.solvers.protocol import Finished, Info, Run, Silent, Wish
 from sfumato.types import Array
 
-OWNERS_RIDGE = 10.0  # entries that an owner's own mean of zero counts as much as
+_CLIPPED = 1.8  # by how much noise is worse than its variance says: clipping cuts signal too
 _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its averaged sums
 
 
@@ -72,81 +57,9 @@ _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its avera
 class Step(NamedTuple):
     """One draw: a question and its share of the budget."""
 
-    asks: Literal["constant", "counts", "sums"]
+    asks: Literal["constant", "spread", "counts", "sums"]
     mode: int
     share: float
-
-
-@record
-@dataclass(frozen=True)
-class CountsQuery(SumQuery):
-    """Ask how often each level of a mode occurs.
-
-    An entry changes one number by one, a unit all of them by a vector of length one.
-    """
-
-    known: Known
-    mode: int
-
-    def clipped(self, site: Site) -> Clipped:
-        counts, known = count(self.known, self.mode, site), self.known
-        if known.owners is not None:  # entries of an owner at one level count once
-            levels = site.cells(known.owners, self.mode).levels
-            counts = level_counts(levels, known.facts.sizes[self.mode]) * cut(1.0, COUNTED)
-        if known.facts.unit_mode is None:
-            return Clipped(counts, 1.0, 1.0, COUNTED, single=True)
-        return Clipped(counts, 1.0 if known.pure else inf, 1.0, COUNTED)
-
-
-@record
-@dataclass(frozen=True)
-class SumsQuery(SumQuery):
-    """Ask for what a model's mean and biases leave, at each level of a mode.
-
-    Residuals are clipped to ``clip``. Where units are levels of a mode, each one's contribution is
-    then shortened to ``bound``, the levels weighted: where there are few entries, noise hurts most.
-    """
-
-    known: Known
-    mode: int
-    mean: float
-    biases: tuple[Array, ...]  # by mode
-    clip: float
-    bound: float
-    weights: Array | None
-
-    @property
-    def change(self) -> float:
-        """How much neighbours change the sums, by entry or by unit."""
-        hidden = self.known.facts.unit.hides_presence
-        if self.weights is not None:
-            return self.bound if hidden else 2 * self.bound
-        if self.known.owners is not None:
-            cuts = 2 * grid(self.clip) * sqrt(self.known.facts.sizes[self.mode])
-            return owners_change(self._centring) / BELOW_ONE + cuts
-        return self.clip if hidden else 2 * (min(self.clip, self.known.facts.half) + grid(self.clip))
-
-    @property
-    def _centring(self) -> Centring:
-        return centring(self.known.facts, self.clip, OWNERS_RIDGE)
-
-    def clipped(self, site: Site) -> Clipped:
-        known, facts, mode, change = self.known, self.known.facts, self.mode, self.change
-        if known.owners is not None:
-            size, step = facts.sizes[mode], grid(self.clip)
-            rests = owners_rests(site, facts, known.owners, mode, self.mean, self.biases, self._centring)
-            sums = sum_of_cells(site.cells(known.owners, mode), rests, size, step, site.threads)
-            return Clipped(sums, inf, change, step)
-        entries, row, own = entries_of(site, facts), row_of(facts, mode), facts.unit_mode
-        # A unit that takes its own mean off does not need its own bias.
-        used = [m for m in range(facts.shape.order) if m != own or mode == own]
-        taken = taken_off(facts, self.mean, self.biases, used)
-        if self.weights is None:
-            sums = entry_sums(entries, taken, row, self.clip, facts.sizes[mode], site.threads)
-            return Clipped(sums, change, change, grid(self.clip), single=True)
-        made = Contribution(self.clip, self.bound, known.ridge, mode != own, known.norm)
-        sums = unit_sums(entries, taken, row, self.weights, made, site.threads)
-        return Clipped(sums, change if known.pure else inf, change, grid(self.bound))
 
 
 @dataclass(frozen=True)
@@ -173,7 +86,8 @@ class BiasRelease:
     ``counts`` are positive guesses of how many entries each level has, and ``count_deviations`` the
     standard deviation of the noise that was added to them, zero where counts are public; None for
     modes that were not asked about. Where units are the levels of a mode, counts are weighted: an
-    entry counts as much as its unit's contribution lets it, see ``contributions.py``.
+    entry counts as much as its unit's contribution lets it, see ``contributions.py``. ``spread`` is how
+    far values lie from their mean, as asked for, or as public or assumed where that was not.
     """
 
     mean: float
@@ -181,6 +95,7 @@ class BiasRelease:
     deviations: tuple[Array, ...]
     counts: tuple[Array | None, ...]
     count_deviations: tuple[float, ...]
+    spread: float
 
 
 @dataclass(frozen=True)
@@ -190,6 +105,7 @@ class BiasState:
     model: Multilinear
     levels: tuple[Learnt, ...]
     done: int = 0
+    number: float = 1.0  # of values or units, as the constant's answer has it
 
     @property
     def step(self) -> Step:
@@ -208,6 +124,7 @@ class BiasState:
             ),
             tuple(None if level.counts is None else level.counts.means for level in self.levels),
             tuple(level.count_deviation for level in self.levels),
+            self.known.facts.spread,
         )
 
 
@@ -244,13 +161,16 @@ class PrivateBiases(Silent):
         """The draws in order, their shares adding up to one."""
         known = self._known(facts)
         constant = constant_share(known)
+        spread = (1 - constant) * spread_share(known)
         counts = PURE_COUNTS_SHARE if known.pure else COUNTS_SHARE
         counts *= facts.unit.hides_presence
-        counts *= 1 - constant
-        sums = 1 - constant - counts
+        counts *= 1 - constant - spread
+        sums = 1 - constant - spread - counts
         shares, own = _mode_shares(known)
         sweeps = self.sweeps or _sweeps(known)
         steps = [Step("constant", -1, constant)]
+        if spread:
+            steps.append(Step("spread", -1, spread))
         if counts:
             # The units' own mode has no counts of its own: a unit that is there counts once.
             whole = sum(shares.values())
@@ -280,6 +200,18 @@ class PrivateBiases(Silent):
             noise += facts.sizes[mode] ** 2 * average
         return noise
 
+    def _expected_error(self, facts: Facts) -> float:
+        """Expected square error over the values' variance, all levels of a mode taken for alike."""
+        known, error = self._known(facts), 1.0
+        for mode in known.shared:
+            number, scatter = known.likely_count(mode), facts.scatter
+            signal = number**2 * known.assumed(mode)
+            noise = self._error(facts, [mode]) / facts.sizes[mode] ** 2 * facts.spread**2
+            noise *= 4.0 if facts.unit.replaces else 1.0
+            kept = signal / (signal + scatter * number + _CLIPPED * noise)
+            error -= kept * known.assumed(mode) / facts.spread**2
+        return error
+
     def settled_noise(self, facts: Facts, counts: Sequence[Array]) -> dict[int, Array]:
         """Variance of the noise that the rounds leave in each level's sums, were these the counts.
 
@@ -303,22 +235,30 @@ class PrivateBiases(Silent):
 
     def init(self, run: Run, facts: Facts) -> BiasState:  # noqa: ARG002
         self.check(facts)
+        known, steps = self._known(facts), self.steps(facts)
+        if facts.public_spread is None and all(step.asks != "spread" for step in steps):
+            known = known.with_spread(likely_spread(facts))
         levels = tuple(Learnt() for _ in facts.modes)
-        return BiasState(self._known(facts), self.steps(facts), facts.shape.zeros(), levels)
+        return BiasState(known, steps, facts.shape.zeros(), levels)
 
-    def ask(self, state: BiasState) -> ConstantQuery | CountsQuery | SumsQuery:
+    def ask(self, state: BiasState) -> ConstantQuery | SpreadQuery | CountsQuery | SumsQuery:
         if state.step.asks == "constant":
             return ConstantQuery(state.known)
+        if state.step.asks == "spread":
+            return SpreadQuery(state.known, state.model.mean)
         if state.step.asks == "counts":
             return CountsQuery(state.known, state.step.mode)
         return _sums_query(state)
 
     def update(self, state: BiasState, noisy: Noisy) -> tuple[BiasState, Info]:
-        known, step = state.known, state.step
+        known, step, number = state.known, state.step, state.number
         model, levels = state.model, list(state.levels)
         if step.asks == "constant":
-            model = model.with_mean(constant_from(known, noisy))
+            mean, number = constant_from(known, noisy)
+            model = model.with_mean(mean)
             levels = [_public(counts * COUNTED) for counts in noisy.public[1:]] or levels
+        elif step.asks == "spread":
+            known = known.with_spread(spread_from(known, noisy, number))
         elif step.asks == "counts":
             levels[step.mode] = _counted(known, step.mode, noisy, levels[step.mode])
         else:
@@ -327,7 +267,7 @@ class PrivateBiases(Silent):
             model.mode_biases[step.mode][:] = biases.means
             levels[step.mode] = level
         done = state.done + 1
-        state = replace(state, model=model, levels=tuple(levels), done=done)
+        state = BiasState(known, state.steps, model, tuple(levels), done, number)
         return state, Info(done, noise=noisy.deviation)
 
     def finish(self, state: BiasState) -> Finished[Multilinear]:
@@ -365,12 +305,31 @@ def prefers_laplace(facts: Facts, budget: Budget) -> bool:
     return pure._error(facts, both) < gaussian._error(facts, both)
 
 
+# What is lost by nested biases that have a part of the budget, over what is lost with all of it.
+_NO_WORSE, _SHARES = 1.006, np.arange(0.05, 0.81, 0.05)
+
+
+def enough_for_biases(facts: Facts, noise: float) -> float:
+    """The least share of a budget with which biases are expected to be about as good as with all of it.
+
+    The same modes have to be asked about, and their error has to be nearly as small; by levels with an
+    average number of entries, from public numbers alone.
+    """
+    whole = PrivateBiases(noise)
+    shared, best = whole._known(facts).shared, whole._expected_error(facts)
+    for share in _SHARES:
+        part = PrivateBiases(noise / sqrt(share))
+        if part._known(facts).shared == shared and part._expected_error(facts) <= _NO_WORSE**2 * best:
+            return float(share)
+    return float(_SHARES[-1])
+
+
 # -- how often, of which modes, and how clipped ----------------------------------------------------
 
 
 def _label(facts: Facts, step: Step) -> str:
-    if step.asks == "constant":
-        return "constant"
+    if step.asks in ("constant", "spread"):
+        return step.asks
     what = {"counts": "entries", "sums": "residuals"}[step.asks]
     return f"{what} by {facts.modes[step.mode].name}"
 
@@ -431,7 +390,9 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
         clip = (1 + kept / 2) * known.facts.spread
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     if known.facts.unit_mode is None:
-        clip = min((1 + kept) * known.facts.spread, 2 * known.facts.half)
+        lost = max(1 - kept, 1e-6)
+        factor = max(0.7 - 0.18 * log(lost), 0.1 / sqrt(lost))  # the second where noise hardly matters
+        clip = min(factor * known.facts.spread, 2 * known.facts.half)
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     bound = (0.7 + 0.2 * kept) * known.facts.spread
     # With weights w, the error sum_j n_j / (w_j n_j)^2 is least for w = n^(-2 / (2 + norm)), given the
@@ -481,7 +442,7 @@ def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
     counts = level.counts or Guess(np.ones(size), np.zeros(size))
     weights = np.ones(size) if query.weights is None else query.weights
     biases = state.model.mode_biases[mode].astype(np.float64)
-    weights = weights * _unclipped(query)
+    weights = weights * query.unclipped()
     sums = noisy.values / weights + counts.means * biases
     noise = (noisy.deviation / weights) ** 2
     rounds = level.rounds + 1
@@ -494,13 +455,6 @@ def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
     variances += _COUNT_DOUBT * counts.variances * doubt
     guess = posterior_biases(sums, variances, counts.means, known.assumed(mode))
     return replace(level, sums=sums, noise=noise, rounds=rounds, biases=guess), guess
-
-
-def _unclipped(query: SumsQuery) -> float:
-    """Share of a level's mean that clipping leaves, where what is left of values is normal."""
-    if query.known.owners is None:
-        return 1.0
-    return erf(query.clip / sqrt(2 * query.known.facts.scatter))
 
 
 def entry_weight(known: Known, counts: Array) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, sqrt
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from sfumato.types import Array
 
 COUNTED = grid(1.0)  # what counts are multiples of: noise on whole numbers would be too coarse
 _CONSTANT_ERROR = 0.03  # noise that the constant may have, over the spread of the values
+_MOST_ERROR = 0.3  # the same where rows of a mode are local: units without entries are left with it
 _LEAST_CONSTANT, _MOST_CONSTANT = 0.01, 0.9  # its share of the budget
 
 
@@ -88,7 +89,14 @@ def constant_deviation(known: Known, share: float) -> float:
     return known.mechanism(share).deviation(change(known)[0 if known.pure else 1])
 
 
-def constant_from(known: Known, noisy: Noisy) -> float:
+class Constant(NamedTuple):
+    """The mean, and of how many values or units it is one."""
+
+    mean: float
+    number: float
+
+
+def constant_from(known: Known, noisy: Noisy) -> Constant:
     """The mean: the middle of the bounds where the noise drowns it."""
     half, total = known.facts.half, noisy.values[0]
     weight = noisy.public[0][0] * grid(half) if noisy.public else noisy.values[1]
@@ -101,15 +109,21 @@ def constant_from(known: Known, noisy: Noisy) -> float:
     )
     signal = (min(number, units or inf) * half / 2) ** 2
     offset = float(total) / number * signal / (signal + noisy.deviation**2)
-    return known.facts.middle + float(np.clip(offset, -half, half))
+    return Constant(known.facts.middle + float(np.clip(offset, -half, half)), number)
 
 
 def constant_share(known: Known) -> float:
-    """Of the budget: what keeps the constant's noise small beside the values' spread."""
+    """Of the budget: what keeps the constant's noise small beside the values' spread.
+
+    Owners of local rows make up for it, as far as their own entries outweigh the prior.
+    """
     facts = known.facts
     bound = (2 if known.pure else sqrt(2)) * facts.half
-    worth = facts.least_units * _CONSTANT_ERROR * facts.spread
-    error = known.mechanism(1.0).deviation(bound) / worth
+    allowed = _CONSTANT_ERROR
+    if facts.local is not None:
+        own = facts.least_entries / facts.sizes[facts.local]
+        allowed = min(allowed * (1 + own / known.ridge), _MOST_ERROR)
+    error = known.mechanism(1.0).deviation(bound) / (facts.least_units * allowed * facts.spread)
     return float(np.clip(error if known.pure else error**2, _LEAST_CONSTANT, _MOST_CONSTANT))
 
 
@@ -159,7 +173,7 @@ class PrivateConstant(Silent):
         return ConstantQuery(state.known)
 
     def update(self, state: ConstantState, released: Noisy) -> tuple[ConstantState, Info]:
-        mean = constant_from(state.known, released)
+        mean = constant_from(state.known, released).mean
         return replace(state, model=state.model.with_mean(mean)), Info(1, noise=released.deviation)
 
     def finish(self, state: ConstantState) -> Finished[Multilinear]:

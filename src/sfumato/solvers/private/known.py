@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import Literal
@@ -34,6 +34,10 @@ class Known:
         check_positive(noise=self.noise)
         check_flag(pure=self.pure)
 
+    def with_spread(self, spread: float) -> Known:
+        """The same with what was learnt of how far values lie from their mean."""
+        return replace(self, facts=replace(self.facts, public_spread=spread))
+
     def assumed(self, mode: int) -> float:
         """Variance of a mode's biases, before anything is known."""
         timed = self.facts.modes[mode].bin is not None
@@ -55,22 +59,29 @@ class Known:
         """Whether an average level would keep half of its mean; for times, which differ by little.
 
         (That times were to be left out like this was seen on MovieLens 100K by day.) Where rows of
-        another mode are local and entries the units, nobody's own mean is taken off: a
+        another mode are local and nobody's own mean is taken off, a
         day is seen through the few people who are active then, and differs as they do.
         """
         facts = self.facts
         if facts.modes[mode].bin is None:
             return True
-        sizes, own, entries = facts.sizes, facts.unit_mode, facts.least_entries
-        # A unit's weighted counts add up to about the root of its entries, or to one where pure.
-        of_unit = 1.0 if own is None or self.pure else sqrt(max(1.0, entries / sizes[own]))
-        number = (entries if own is None else sizes[own] * of_unit) / sizes[mode]
+        sizes, local = facts.sizes, facts.local
         share = (1 - COUNTS_SHARE) * sizes[mode] / sum(sizes[m] for m in modes)
-        error = (self.mechanism(share).deviation(facts.spread) / number) ** 2
-        local = facts.local
-        if own is None and local is not None and self.owners is None:
+        error = (self.mechanism(share).deviation(facts.spread) / self.likely_count(mode)) ** 2
+        if facts.unit_mode is None and local is not None and self.owners is None:
             error += self.assumed(local) * min(1.0, sizes[mode] / sizes[local])
         return error <= self.assumed(mode)
+
+    def likely_count(self, mode: int) -> float:
+        """Entries of an average level, cautiously; as units are counted where these are protected.
+
+        A unit's weighted counts add up to about the root of its entries, or to one where pure.
+        """
+        sizes, own, entries = self.facts.sizes, self.facts.unit_mode, self.facts.least_entries
+        if own is None:
+            return entries / sizes[mode]
+        of_unit = 1.0 if self.pure else sqrt(max(1.0, entries / sizes[own]))
+        return sizes[own] * of_unit / sizes[mode]
 
     @property
     def owners(self) -> int | None:

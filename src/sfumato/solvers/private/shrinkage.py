@@ -18,9 +18,10 @@ _MOST_BINS = 12
 _LEVELS_PER_BIN = 20
 # How much of the variance of biases lies between bins, before anything is known.
 _BETWEEN_BINS = 0.1
-# A variance assumed at first counts as much as so many levels that are known exactly.
-_TRUST = 3.0
-_LEAST_VARIANCE = 0.02  # as a share of the one assumed
+# Variances that biases may have, over the one assumed, and how likely each is before anything is known:
+# small ones as likely as each other, large ones the less the larger.
+_VARIANCES = np.geomspace(2.0**-7, 2.0**4, 23)
+_LIKELY = 1 / (1 + _VARIANCES)
 
 
 class Guess(NamedTuple):
@@ -48,18 +49,10 @@ def posterior_biases(sums: Array, variances: Array, counts: Array, assumed: floa
     """Biases from noisy sums.
 
     ``variances`` are those of the sums given the biases, ``assumed`` is the variance of biases before
-    anything is known; prior means by popularity and a better variance are learnt from all levels.
+    anything is known; prior means by popularity and how much biases vary are learnt from all levels.
     """
     means = _means_by_popularity(sums, variances, counts, assumed)
-    tau2 = _learnt_variance(sums - counts * means, variances, counts, assumed)
-    kept = _kept(variances, counts, tau2)
-    return Guess(means + kept * (sums / counts - means), tau2 * (1 - kept))
-
-
-def _kept(variances: Array, counts: Array, tau2: float) -> Array:
-    """Share of a level's own mean that is kept."""
-    kept: Array = counts**2 * tau2 / (counts**2 * tau2 + variances)
-    return kept
+    return _shrunk(sums, variances, counts, means, assumed)
 
 
 def _means_by_popularity(sums: Array, variances: Array, counts: Array, assumed: float) -> Array:
@@ -73,15 +66,24 @@ def _means_by_popularity(sums: Array, variances: Array, counts: Array, assumed: 
     certainty = counts / (counts**2 * assumed + variances)
     totals = np.bincount(bin_of, certainty * sums, bins)
     weights = np.bincount(bin_of, certainty * counts, bins)
-    between = _BETWEEN_BINS * assumed
-    between = _learnt_variance(totals, weights, weights, between)
-    means: Array = (totals / (weights + 1 / between))[bin_of]
+    zero = np.zeros(bins)
+    means: Array = _shrunk(totals, weights, weights, zero, _BETWEEN_BINS * assumed).means[bin_of]
     return means
 
 
-def _learnt_variance(sums: Array, variances: Array, counts: Array, assumed: float) -> float:
-    """Variance of biases by moments, each level weighted by what it can tell."""
-    weights = _kept(variances, counts, assumed) ** 2
-    squares = (sums**2 - variances) / counts**2
-    learnt = (weights @ squares + _TRUST * assumed) / (weights.sum() + _TRUST)
-    return float(max(learnt, _LEAST_VARIANCE * assumed))
+def _shrunk(sums: Array, variances: Array, counts: Array, means: Array, assumed: float) -> Guess:
+    """Posterior means and variances of biases, whose own variance is one of several.
+
+    Each is as likely as the sums are under it; guesses under all of them are averaged. So biases that
+    are not there are shrunk away, as far as noise lets that be seen.
+    """
+    around, noise = sums / counts - means, variances / counts**2
+    taus = assumed * _VARIANCES
+    total = noise + taus[:, None]
+    fit = -0.5 * (np.log(total) + around**2 / total).sum(1)
+    likely = _LIKELY * np.exp(fit - fit.max())
+    likely /= likely.sum()
+    kept = taus[:, None] / total
+    average = likely @ kept
+    doubts = likely @ (kept * noise + (kept * around) ** 2) - (average * around) ** 2
+    return Guess(means + average * around, np.maximum(doubts, 0.0))

@@ -24,14 +24,14 @@ from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import (
     BiasRelease,
-    CountsQuery,
     PrivateBiases,
-    SumsQuery,
     prefers_laplace,
 )
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
 from sfumato.solvers.private.shrinkage import positive_counts, posterior_biases
+from sfumato.solvers.private.spread import SpreadQuery
 from sfumato.solvers.protocol import Run
 
 BOUNDS = (1.0, 5.0)
@@ -151,6 +151,8 @@ def noise_of(unit, pure, seeds=12):
                 bound = query.bound if unit.hides_presence else 2 * min(query.bound, 2.0)
             elif isinstance(query, CountsQuery):
                 bound = 1.0
+            elif isinstance(query, SpreadQuery):
+                bound = 2.0  # half the range, of one value or of a unit's mean
             else:
                 bound = (4.0 if pure else sqrt(8)) if unit.hides_presence else 4.0
             scale = bound * (sqrt(2) * 2.0 / step.share if pure else 2.0 / sqrt(step.share))
@@ -178,7 +180,9 @@ def test_noise_is_what_is_charged_for_no_less_and_no_more(unit, pure):
 @pytest.mark.parametrize("unit", [Entry(), Unit("user")], ids=lambda unit: unit.key)
 def test_levels_without_entries_are_noised_like_all_others(unit, pure):
     _, made, answers = fit(PrivateBiases(1.0, pure), facts_of(TENSOR, unit), SITE)
-    for _, released, clean in answers[1:]:
+    by_level = [answer for answer in answers if isinstance(answer[0], CountsQuery | SumsQuery)]
+    assert len(by_level) >= len(answers) - 2  # all but the constant and the spread
+    for _, released, clean in by_level:
         empty = released.values[-10:]
         assert not clean[-10:].any()
         assert (empty != 0).all()
@@ -265,6 +269,52 @@ def test_the_number_of_entries_need_not_be_public(unit):
     assert rmse(without_it, TENSOR) < 1.05 * rmse(with_it, TENSOR)
 
 
+# -- the spread -------------------------------------------------------------------------------
+
+
+@PURE
+@EACH_UNIT
+def test_the_spread_is_learnt_wherever_values_lie(unit, pure):
+    rng = np.random.default_rng(8)
+    for middle, deviation in ((3.0, 0.9), (1.8, 0.3), (4.5, 0.2)):
+        values = np.clip(middle + deviation * rng.normal(size=TENSOR.n_entries), *BOUNDS)
+        site, facts = Site(TENSOR.with_values(values, BOUNDS), 1), facts_of(TENSOR, unit)
+        state, _, _ = fit(PrivateBiases(0.01, pure), facts, site)
+        assert state.release.spread == pytest.approx(np.std(values), rel=0.15)
+
+
+@PURE
+@EACH_UNIT
+def test_the_spread_is_not_asked_where_it_is_public_or_would_be_noise(unit, pure):
+    def asked(noise, **public):
+        facts = facts_of(TENSOR, unit, **public)
+        solver = PrivateBiases(noise, pure)
+        names = [step.asks for step in solver.steps(facts)]
+        return "spread" in names, solver.init(Run(), facts).release.spread
+
+    assert asked(0.1)[0]
+    assert asked(0.1, public_spread=0.7) == (False, 0.7)
+    assert asked(1e3) == (False, 0.5)  # half of what is usual
+
+
+@EACH_UNIT
+def test_biases_that_are_not_there_are_shrunk_away(unit):
+    """Few values in a narrow part of the bounds: neither noise nor a wide prior is to make up biases."""
+    rng, sizes = np.random.default_rng(9), (80, 20)
+    cells = np.stack(np.unravel_index(rng.permutation(1600)[:1000], sizes))
+    values = np.clip(4.2 + 0.3 * rng.normal(size=1000), *BOUNDS)
+    modes = tuple(Mode(name, n) for name, n in zip(("user", "item"), sizes, strict=True))
+    tensor = SparseTensor(cells, values, modes, BOUNDS)
+    facts, site = facts_of(tensor, unit), Site(tensor, 1)
+    for noise in (0.5, 5.0):
+        worse = [
+            rmse(fit(PrivateBiases(noise), facts, site, seed)[1].model, tensor)
+            / rmse(fit(PrivateConstant(noise), facts, site, seed)[1].model, tensor)
+            for seed in range(8)
+        ]
+        assert np.mean(worse) < 1.01
+
+
 # -- what stays local -------------------------------------------------------------------------
 
 
@@ -296,7 +346,8 @@ def test_local_rows_are_not_released_and_come_from_the_owner_alone(unit):
     alone = with_own_rows(made, Site(one, 1))
     assert own.mode_biases[0][7] == pytest.approx(alone.mode_biases[0][7], abs=1e-12)
     doubt = state.release.deviations[1][one.coordinates[1]] ** 2
-    weights = 0.75 / (0.75 + doubt)
+    scatter = 0.75 * state.release.spread**2
+    weights = scatter / (scatter + doubt)
     rest = one.values - released.predict(one.coordinates)
     assert own.mode_biases[0][7] == pytest.approx(weights @ rest / (weights.sum() + 3.75))
     assert with_own_rows(made, SITE) is not released

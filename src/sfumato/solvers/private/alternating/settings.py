@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Literal, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from sfumato.kernels.numba.alternating import CORE
 from sfumato.privacy.facts import Facts
+from sfumato.solvers.private.biases import enough_for_biases
 from sfumato.types import Array
 
 # Chosen on invented data of several shapes; errors are flat around them, and close to the best that a
@@ -47,10 +48,10 @@ def derive(facts: Facts, noise: float) -> Settings:
     """Settings from public numbers alone.
 
     The thinner the data lie under the noise, the sooner entries are clipped, the fewer rounds there are,
-    and the more goes to the biases. Products of three and more factors that may all change take long to
-    find their direction from a random start: the step is then held at one for most of the sweeps, and
-    there are more. They also have longer tails, which carry what there is to learn, and are clipped
-    later.
+    and the more goes to the biases: at least what they need to be about as good as with everything.
+    Products of three and more factors that may all change take long to find their direction from a
+    random start: the step is then held at one for most of the sweeps, and there are more. They also have
+    longer tails, which carry what there is to learn, and are clipped later.
     """
     calm = facts.calm(noise)
     free = sum(mean == 0 for mean in facts.shape.prior_means(None))
@@ -63,9 +64,14 @@ def derive(facts: Facts, noise: float) -> Settings:
         feature_clip=(0.7 + 0.35 * calm) * sqrt(_TAIL) ** max(0, free - 2),
         unit_clip=0.6,
         bias_weight=1.4 - 0.4 * calm,
-        bias_share=0.05 + 0.4 * (1 - calm),
+        bias_share=max(0.05 + 0.4 * (1 - calm), enough_for_biases(bias_facts(facts), noise)),
         growth=0.0 if many else 2.0,
     )
+
+
+def bias_facts(facts: Facts) -> Facts:
+    """As the biases see it: where entries are protected, a local mode is noised like the others."""
+    return facts if facts.whole_units else replace(facts, local=None)
 
 
 class Step(NamedTuple):

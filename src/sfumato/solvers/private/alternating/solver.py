@@ -56,6 +56,7 @@ from sfumato.solvers.private.alternating.settings import (
     SCATTER_SHARE,
     Settings,
     Step,
+    bias_facts,
     block_shares,
     derive,
     label,
@@ -187,19 +188,19 @@ class PrivateAlternating(Silent):
         return PrivateBiases(self.noise / sqrt(self.settings(facts).bias_share))
 
     def bias_facts(self, facts: Facts) -> Facts:
-        """As the biases see it: where entries are protected, a local mode is noised like the others."""
-        return facts if facts.whole_units else replace(facts, local=None)
+        """As the biases see it."""
+        return bias_facts(facts)
 
     def steps(self, facts: Facts) -> tuple[Step, ...]:
         """The draws in order, their shares adding up to one."""
-        biases = [step.share for step in self.biases(facts).steps(self.bias_facts(facts))]
+        biases = [step.share for step in self.biases(facts).steps(bias_facts(facts))]
         return tuple(schedule(facts, self.settings(facts), biases, self._means(facts)))
 
     def _means(self, facts: Facts) -> list[float]:
         return facts.shape.prior_means(self.prior_mean)
 
     def charges(self, facts: Facts) -> tuple[Charge, ...]:
-        steps, biases = self.steps(facts), self.biases(facts).charges(self.bias_facts(facts))
+        steps, biases = self.steps(facts), self.biases(facts).charges(bias_facts(facts))
         rest = [
             Charge(label(facts, step), Gaussian(self.noise / sqrt(step.share)))
             for step in steps[len(biases) :]
@@ -231,7 +232,7 @@ class PrivateAlternating(Silent):
             change *= 2
         asked = {
             step.mode: self.noise / sqrt(step.share * s.bias_share)
-            for step in self.biases(facts).steps(self.bias_facts(facts))
+            for step in self.biases(facts).steps(bias_facts(facts))
             if step.asks == "counts"
         }
         variances = dict.fromkeys([b for b in block_shares(facts, self._means(facts)) if b != CORE], 0.0)
@@ -254,7 +255,7 @@ class PrivateAlternating(Silent):
 
     def init(self, run: Run, facts: Facts) -> Beginning:
         self.check(facts)
-        biases = self.biases(facts).init(run, self.bias_facts(facts))
+        biases = self.biases(facts).init(run, bias_facts(facts))
         start = random_signs(facts, run.seed, self._means(facts))
         return Beginning(facts, self.steps(facts), biases, start)
 
@@ -292,7 +293,8 @@ class PrivateAlternating(Silent):
         biases, info = self.biases(state.facts).update(state.biases, released)
         state = replace(state, biases=biases, done=state.done + 1)
         last = state.steps[state.done].asks != "biases"
-        return begun(state) if last else state, replace(info, completed=0)
+        begins = begun(state, self._means(state.facts)) if last else state
+        return begins, replace(info, completed=0)
 
     def finish(self, state: State) -> Finished[Multilinear]:
         model, local = state.model.copy(), state.facts.local

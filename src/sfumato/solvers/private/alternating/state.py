@@ -134,7 +134,7 @@ def random_signs(facts: Facts, seed: int, means: list[float]) -> Multilinear:
     Rows of the block that is solved first start at zero; own rows play no part.
     """
     model, generator, own = facts.shape.zeros(), start_generator(seed), facts.own
-    free = [m for m in range(model.order) if m != own and means[m] == 0]
+    free = _free(facts, means)
     for m, factor in enumerate(model.factors):
         drawn = generator.standard_normal(factor.shape)
         if m not in free:
@@ -144,16 +144,23 @@ def random_signs(facts: Facts, seed: int, means: list[float]) -> Multilinear:
     core = model.free_core
     core[:] = generator.standard_normal(core.shape)
     core /= max(float(np.linalg.norm(core)), 1.0)
-    if own is not None and free:  # own rows are taken to have variance one: others have the scale
-        model.rows[model.span(free[0])] *= sqrt(_FIRST_POWER) * facts.spread
     return model
 
 
-def begun(beginning: Beginning) -> State:
-    """Go on from the biases that were released."""
-    facts, start = beginning.facts, beginning.biases.release
+def _free(facts: Facts, means: list[float]) -> list[int]:
+    """Modes whose rows are asked for and start anywhere."""
+    return [m for m, mean in enumerate(means) if m != facts.own and mean == 0]
+
+
+def begun(beginning: Beginning, means: list[float]) -> State:
+    """Go on from the biases that were released, and from what they say of the values' spread."""
+    start = beginning.biases.release
+    facts = replace(beginning.facts, public_spread=start.spread)
     own = facts.own
     model = beginning.model.with_mean(start.mean)
+    free = _free(facts, means)
+    if own is not None and free:  # own rows are taken to have variance one: others have the scale
+        model.rows[model.span(free[0])] *= sqrt(_FIRST_POWER) * facts.spread
     for m, biases in enumerate(start.biases):
         model.mode_biases[m][:] = 0 if m == own else biases
     owned = None

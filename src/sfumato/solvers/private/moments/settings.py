@@ -86,21 +86,11 @@ def enough_for_biases(known: Known) -> float:
     facts, shares = known.facts, [_LEAST_BIAS_SHARE]
     for mode in known.shared:
         part = facts.sizes[mode] / sum(facts.sizes[m] for m in known.shared)
-        counts = np.full(facts.sizes[mode], average_count(known, mode) / 2)
+        counts = np.full(facts.sizes[mode], known.likely_count(mode) / 2)
         kept = known.reliability(mode, counts, known.mechanism((1 - COUNTS_SHARE) * part).deviation(1.0))
         least = max(kept - _LOST_OF_BIASES, 0.0)
         shares.append(least / (1 - least) * (1 - kept) / max(kept, 1e-12))
     return min(max(shares), 1 - SCATTER_SHARE - OWN_SHARE - _LEAST_BIAS_SHARE)
-
-
-def average_count(known: Known, mode: int) -> float:
-    """Entries of a mode's average level, as private biases count them."""
-    facts, own = known.facts, known.facts.unit_mode
-    if own is None:
-        return facts.expected_entries / facts.sizes[mode]
-    # A unit's weighted counts add up to about the root of its entries.
-    of_unit = sqrt(max(1.0, facts.expected_entries / facts.sizes[own]))
-    return facts.sizes[own] * of_unit / facts.sizes[mode]
 
 
 def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -> list[Step]:

@@ -151,9 +151,9 @@ def test_settings_follow_from_public_numbers_and_given_ones_stand():
     facts = facts_of(TENSOR, Entry())
     derived = PrivateAlternating(1.0).settings(facts)
     assert PrivateAlternating(1.0, unit_clip=0.9).settings(facts) == replace(derived, unit_clip=0.9)
-    noisy = PrivateAlternating(100.0).settings(facts)
-    assert noisy.bias_share > derived.bias_share
-    assert noisy.residual_clip < derived.residual_clip
+    calm, noisy = (PrivateAlternating(noise).settings(facts) for noise in (0.01, 100.0))
+    assert noisy.bias_share > calm.bias_share
+    assert noisy.residual_clip < derived.residual_clip < calm.residual_clip
 
 
 # -- what is refused --------------------------------------------------------------------------
