@@ -93,14 +93,17 @@ class Case(NamedTuple):
         return "-".join(word for word in words if word)
 
     def plan(self, threads=1):
-        facts = Facts(Shape(MODES, (2, 2, 2), self.kind), self.unit, (1.0, 5.0), 150, None, self.local)
+        ranks = (2, 2, 2) if self.method != "moments" else (11, 11, 11)  # one column of each kind
+        facts = Facts(Shape(MODES, ranks, self.kind), self.unit, (1.0, 5.0), 150, None, self.local)
         budget = Budget(4.0, self.delta)
         solver = short(private_solver(self.method, facts, Wish(budget)))
         return PrivatePlan(Completion(solver, facts), budget, Run(3, threads)).calibrated()
 
     def sites(self, threads=1):
-        """The whole, and its parts: all that is a user's at one of them, where users are protected."""
-        parts = divided(ratings(), by_user=self.unit.mode == "user")
+        """The whole, and its parts: all that is a user's at one of them, where users are protected or
+        solve their own rows.
+        """
+        parts = divided(ratings(), by_user=self.unit.mode == "user" or self.local == 0)
         return Site(ratings(), threads), [Site(part, threads) for part in parts]
 
 
@@ -161,6 +164,10 @@ def test_which_methods_add_up():
         assert all(fit.sums for _, fit in mine)
         units = {(type(case.unit), case.local) for case, _ in mine}
         assert units >= {(Value, None), (Entry, None), (Entry, 0), (Unit, 0)}
+    moments = {
+        (type(case.unit), case.local): fit.sums for case, fit in there if case.method == "moments"
+    }
+    assert moments == {(Entry, 0): True, (Unit, 0): True}
     assert {case.method for case, fit in there if not fit.sums} == {"input", "output"}
 
 

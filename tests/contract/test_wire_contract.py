@@ -405,6 +405,8 @@ def labelled():
 @one_at_a_time("unit", ("value", "entry", "user"))
 @one_at_a_time("method", names("private"))
 def test_messages_hold_neither_labels_nor_the_seed_of_the_noise(method, unit, monkeypatch):
+    if (method, unit) == ("moments", "value"):
+        pytest.skip("moments protect presence")
     messages = []
 
     def watched(plain):
@@ -426,6 +428,7 @@ def test_messages_hold_neither_labels_nor_the_seed_of_the_noise(method, unit, mo
         unit=unit,
         max_entries=4 if unit == "user" and method in ("input", "output") else None,
         method=method,
+        local="user" if method == "moments" else "auto",
         public=sf.Public(entries=40, labels=listed),
         seed=NOISE_SEED,
     )

@@ -467,7 +467,9 @@ def forecast(
         Expectation("bias", 0, biases, biases / constant, _BIAS_BAND),
         factors,
         worth,
-        min(usual_rank(facts, 0), most or usual_rank(facts)) if serves_moments(facts, budget) else 0,
+        min(usual_rank(facts, 0), most or usual_rank(facts))
+        if _factors(facts, budget) == "moments"
+        else 0,
     )
 
 

@@ -5,9 +5,10 @@ import pytest
 
 import sfumato as sf
 from sfumato.fit.admit import Protected
-from sfumato.fit.choose import choose, make_facts, make_plan
+from sfumato.fit.choose import Choice, choose, make_facts, make_plan
 from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
+from sfumato.solvers.private.moments.settings import usual_rank
 from sfumato.solvers.protocol import Run
 
 MODES = (sf.Mode("user", 6000), sf.Mode("item", 4000))
@@ -18,12 +19,18 @@ def facts(unit, entries=800_000, *, local=None, **fitted):
 
 
 def test_factors_where_noise_is_thin_and_biases_elsewhere():
-    for unit, enough in ((sf.Entry(), 3.0), (sf.Unit("user"), 10.0)):
-        local = 0 if unit == sf.Unit("user") else None
-        assert choose(facts(unit, local=local), sf.Budget(enough, 1e-6)).method == "alternating"
-        assert choose(facts(unit, local=local), sf.Budget(0.1, 1e-6)).method == "bias"
-        few = facts(unit, entries=8_000, local=local)
-        assert choose(few, sf.Budget(enough, 1e-6)).method == "bias"
+    assert choose(facts(sf.Entry()), sf.Budget(3.0, 1e-6)).method == "alternating"
+    assert choose(facts(sf.Entry()), sf.Budget(0.1, 1e-6)).method == "bias"
+    assert choose(facts(sf.Entry(), entries=8_000), sf.Budget(3.0, 1e-6)).method == "bias"
+
+
+@pytest.mark.parametrize(("unit", "enough"), [(sf.Entry(), 3.0), (sf.Unit("user"), 10.0)], ids=str)
+def test_where_rows_stay_with_their_owners_moments_are_taken_with_columns_or_without(unit, enough):
+    many, few = facts(unit, local=0), facts(unit, entries=8_000, local=0)
+    assert choose(many, sf.Budget(enough, 1e-6)) == Choice("moments", usual_rank(many))
+    assert choose(many, sf.Budget(0.1, 1e-6)) == Choice("moments", 2)  # slopes on biases and counts
+    assert choose(few, sf.Budget(enough, 1e-6)) == Choice("moments", 2)
+    assert choose(many, sf.Budget(enough, 1e-6), most=5) == Choice("moments", 5)
 
 
 def test_where_all_rows_of_a_unit_are_released_factors_come_from_gradients():

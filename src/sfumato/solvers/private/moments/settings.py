@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sfumato.privacy.facts import Facts
-from sfumato.solvers.private.known import COUNTS_SHARE, Known
+from sfumato.solvers.private.biases import enough_for_biases
 from sfumato.types import Array
 
 # Chosen on invented data of several shapes, not on ratings that anybody would be scored on.
@@ -32,9 +32,7 @@ _LEAST_WEIGHED = 0.3  # counts below this share of the average weigh as this
 Asks = Literal["biases", "scatter", "presence moment", "presence", "rating moment", "ratings", "own"]
 
 
-# Biases get the least share with which a level of half the average count keeps all but this much of
-# what it would keep with the whole budget.
-_LOST_OF_BIASES, _LEAST_BIAS_SHARE = 0.04, 0.08
+_LEAST_BIAS_SHARE, _MOST_BIAS_SHARE = 0.08, 0.8  # of the budget
 
 
 class Step(NamedTuple):
@@ -81,16 +79,9 @@ def usual_rank(facts: Facts, columns: int = COLUMNS) -> int:
     return max(1, (SLOPES + (1 + STEPS) * columns) * len(column_modes(facts)))
 
 
-def enough_for_biases(known: Known) -> float:
-    """Share of the budget that leaves biases about as good as all of it would."""
-    facts, shares = known.facts, [_LEAST_BIAS_SHARE]
-    for mode in known.shared:
-        part = facts.sizes[mode] / sum(facts.sizes[m] for m in known.shared)
-        counts = np.full(facts.sizes[mode], known.likely_count(mode) / 2)
-        kept = known.reliability(mode, counts, known.mechanism((1 - COUNTS_SHARE) * part).deviation(1.0))
-        least = max(kept - _LOST_OF_BIASES, 0.0)
-        shares.append(least / (1 - least) * (1 - kept) / max(kept, 1e-12))
-    return min(max(shares), 1 - SCATTER_SHARE - OWN_SHARE - _LEAST_BIAS_SHARE)
+def share_of_biases(facts: Facts, noise: float) -> float:
+    """What biases need, and half as much again: columns and own means are about what they leave."""
+    return min(_MOST_BIAS_SHARE, max(_LEAST_BIAS_SHARE, 1.5 * enough_for_biases(facts, noise)))
 
 
 def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -> list[Step]:

@@ -40,7 +40,6 @@ from sfumato.solvers.private.alternating.settings import LEAST_SHARE
 from sfumato.solvers.private.alternating.state import most_scatter, scatter_from
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.contributions import owners_shift
-from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.queries import (
     Levels,
     MomentQuery,
@@ -58,11 +57,11 @@ from sfumato.solvers.private.moments.settings import (
     UNIT_LENGTH,
     Step,
     column_modes,
-    enough_for_biases,
     label,
     layout,
     level_weights,
     schedule,
+    share_of_biases,
 )
 from sfumato.solvers.private.moments.state import (
     Beginning,
@@ -154,7 +153,7 @@ class PrivateMoments(Silent):
         columns = sum(layout(facts, m, self.rounds_of_ratings).presence for m in column_modes(facts))
         if not columns:
             return 1 - SCATTER_SHARE - OWN_SHARE
-        return self.bias_share or enough_for_biases(Known(facts, self.noise, pure=False))
+        return self.bias_share or share_of_biases(facts, self.noise)
 
     def biases(self, facts: Facts) -> PrivateBiases:
         """The first part of the fit."""
