@@ -291,6 +291,10 @@ def _constant_error(outlook: Outlook, solver: PrivateConstant | PrivateBiases, s
         units = outlook.levels[known.facts.unit_mode]
         number = float(units.number @ np.minimum(units.entries / known.full_entries, 1.0))
     error = (constant_deviation(known, share) / (number * known.facts.spread)) ** 2
+    local = known.facts.local
+    if local is not None and isinstance(solver, PrivateBiases):  # owners make up for most of it
+        prior = known.ridge / (known.ridge + outlook.levels[local].entries)
+        error *= float(outlook.shares[local] @ prior**2)
     return error / (1 + error)  # shrunk towards the middle of the bounds
 
 

@@ -391,7 +391,7 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     if known.facts.unit_mode is None:
         lost = max(1 - kept, 1e-6)
-        factor = max(0.7 - 0.18 * log(lost), 0.1 / sqrt(lost))  # the second where noise hardly matters
+        factor = max(0.7 - 0.18 * log(lost), 0.07 / sqrt(lost))  # the second where noise hardly matters
         clip = min(factor * known.facts.spread, 2 * known.facts.half)
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     bound = (0.7 + 0.2 * kept) * known.facts.spread
