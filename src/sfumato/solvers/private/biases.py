@@ -48,6 +48,7 @@ from sfumato.solvers.protocol import Finished, Info, Run, Silent, Wish
 from sfumato.types import Array
 
 _CLIPPED = 1.8  # by how much noise is worse than its variance says: clipping cuts signal too
+_WORTH_CENTRING = 0.7  # of the noise's variance
 _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its averaged sums
 
 
@@ -302,7 +303,9 @@ def prefers_laplace(facts: Facts, budget: Budget) -> bool:
     if known.facts.unit_mode is not None:
         return False  # clipped in another norm: not to be compared
     both = set(known.shared) & set(gaussian._known(facts).shared)  # one may leave out times
-    return pure._error(facts, both) < gaussian._error(facts, both)
+    # Where noise is Gaussian owners' means are taken off, which is worth some noise.
+    less = _WORTH_CENTRING if gaussian._known(facts).owners is not None else 1.0
+    return pure._error(facts, both) < less * gaussian._error(facts, both)
 
 
 # What is lost by nested biases that have a part of the budget, over what is lost with all of it.
@@ -387,7 +390,7 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
     share = sum(step.share for step in steps if step.asks == "sums" and step.mode == mode)
     kept = known.reliability(mode, counts, known.mechanism(share).deviation(1.0))
     if known.owners is not None:  # what own means leave scatters less
-        clip = (1 + kept / 2) * known.facts.spread
+        clip = (0.7 + 0.3 * kept) * known.facts.spread
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
     if known.facts.unit_mode is None:
         lost = max(1 - kept, 1e-6)

@@ -74,6 +74,11 @@ def layout(facts: Facts, mode: int, steps: int) -> Layout:
     return Layout(slopes, columns, columns, steps if columns else 0)
 
 
+def asked_modes(facts: Facts, steps: int) -> list[int]:
+    """Modes with columns that are asked for."""
+    return [m for m in column_modes(facts) if layout(facts, m, steps).presence]
+
+
 def usual_rank(facts: Facts, columns: int = COLUMNS) -> int:
     """Slopes and so many columns of each kind, for every mode that has columns."""
     return max(1, (SLOPES + (1 + STEPS) * columns) * len(column_modes(facts)))
@@ -85,9 +90,13 @@ def share_of_biases(facts: Facts, noise: float) -> float:
 
 
 def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -> list[Step]:
-    """The draws in order, their shares adding up to one; ``biases`` are the first part's."""
-    modes = {m: layout(facts, m, steps) for m in column_modes(facts)}
-    asked = [m for m, made in modes.items() if made.presence]
+    """The draws in order, their shares adding up to one; ``biases`` are the first part's.
+
+    Where there are no columns but those that cost nothing, biases are all that is asked for.
+    """
+    asked = asked_modes(facts, steps)
+    if not asked:
+        return [Step("biases", -1, share) for share in biases]
     made = [Step("biases", -1, bias_share * share) for share in biases]
     made.append(Step("scatter", -1, SCATTER_SHARE))
     rest = 1 - bias_share - SCATTER_SHARE - OWN_SHARE

@@ -25,11 +25,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sfumato.checks import check_count, check_number, check_positive, given
+from sfumato.checks import check_count, check_flag, check_number, check_positive, given
 from sfumato.errors import SettingError
 from sfumato.kernels.grid import MOST_NUMBERS
 from sfumato.kernels.numba.moments import Centring
 from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.budgets import Budget
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
@@ -38,7 +39,7 @@ from sfumato.records import record
 from sfumato.solvers.private.alternating.queries import ScatterQuery
 from sfumato.solvers.private.alternating.settings import LEAST_SHARE
 from sfumato.solvers.private.alternating.state import most_scatter, scatter_from
-from sfumato.solvers.private.biases import PrivateBiases
+from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
 from sfumato.solvers.private.contributions import owners_shift
 from sfumato.solvers.private.moments.queries import (
     Levels,
@@ -56,6 +57,7 @@ from sfumato.solvers.private.moments.settings import (
     UNIT_CLIP,
     UNIT_LENGTH,
     Step,
+    asked_modes,
     column_modes,
     label,
     layout,
@@ -99,11 +101,13 @@ class PrivateMoments(Silent):
     Parameters
     ----------
     noise : noise multiplier of all draws together, found from the budget.
-    bias_share : of the budget for the biases.
+    pure : Laplace noise, where biases are all that is asked for; else Gaussian.
+    bias_share : of the budget for the biases, where there is more.
     steps : times that ratings are projected.
     """
 
     noise: float = 1.0
+    pure: bool = False
     bias_share: float | None = None
     steps: int | None = None
 
@@ -131,6 +135,9 @@ class PrivateMoments(Silent):
         if facts.shape.dtype != "float64":
             raise SettingError("a fit by moments computes in float64: leave the dtype out")
         check_positive(noise=self.noise)
+        check_flag(pure=self.pure)
+        if self.pure and self.has_columns(facts):
+            raise SettingError("columns are asked for with Gaussian noise: leave pure out")
         check_count(1, _MOST_STEPS, **given(steps=self.steps))
         check_number(LEAST_SHARE, 1 - SCATTER_SHARE - OWN_SHARE, **given(bias_share=self.bias_share))
         if isinstance(unit, Entry) and max(facts.sizes) > _MOST_LEVELS:
@@ -148,16 +155,18 @@ class PrivateMoments(Silent):
     def rounds_of_ratings(self) -> int:
         return self.steps or STEPS
 
+    def has_columns(self, facts: Facts) -> bool:
+        """Whether there are columns beside those that cost nothing: the rank says so."""
+        return bool(asked_modes(facts, self.rounds_of_ratings))
+
     def share_of_biases(self, facts: Facts) -> float:
-        """All that is left where there are no columns but those that cost nothing."""
-        columns = sum(layout(facts, m, self.rounds_of_ratings).presence for m in column_modes(facts))
-        if not columns:
-            return 1 - SCATTER_SHARE - OWN_SHARE
+        if not self.has_columns(facts):
+            return 1.0
         return self.bias_share or share_of_biases(facts, self.noise)
 
     def biases(self, facts: Facts) -> PrivateBiases:
-        """The first part of the fit."""
-        return PrivateBiases(self.noise / sqrt(self.share_of_biases(facts)))
+        """The first part of the fit, or all that is asked for."""
+        return PrivateBiases(self.noise / sqrt(self.share_of_biases(facts)), self.pure)
 
     def plan(self, facts: Facts) -> tuple[Step, ...]:
         """The draws in order, their shares adding up to one."""
@@ -247,7 +256,7 @@ class PrivateMoments(Silent):
     def _begin(self, state: Beginning, released: Noisy) -> tuple[Beginning | State, Info]:
         biases, info = self.biases(state.facts).update(state.biases, released)
         state = replace(state, biases=biases, done=state.done + 1)
-        last = state.steps[state.done].asks != "biases"
+        last = state.done == len(state.steps) or state.steps[state.done].asks != "biases"
         return begun(state) if last else state, info
 
     def finish(self, state: State) -> Finished[Multilinear]:
@@ -302,11 +311,14 @@ def _scatter(state: State, noisy: Noisy) -> float:
     return scatter_from(state.facts, noisy, number)
 
 
-def make(facts: Facts, wish: Wish) -> PrivateMoments:  # noqa: ARG001
+def make(facts: Facts, wish: Wish) -> PrivateMoments:
     """The solver of the method "moments"."""
-    if wish.budget.pure:
+    solver, budget = PrivateMoments(), wish.budget
+    if not solver.has_columns(facts):
+        return replace(solver, pure=isinstance(budget, Budget) and prefers_laplace(facts, budget))
+    if budget.pure:
         raise SettingError(
             "a fit by moments gives no pure epsilon: name a delta, such as 1e-6, or use the "
             "method 'bias'"
         )
-    return PrivateMoments()
+    return solver

@@ -184,16 +184,17 @@ class Beginning:
 def begun(beginning: Beginning) -> State:
     """Go on from the biases that were released."""
     facts, start = beginning.facts, beginning.biases.release
+    known = beginning.biases.known  # with what was learnt of the spread
     state = State(
         facts,
-        beginning.biases.known,
+        known,
         beginning.steps,
         start,
         {},
         beginning.rounds,
         beginning.done,
         beginning.seed,
-        facts.scatter,
+        known.facts.scatter,
     )
     for mode in column_modes(facts):
         counts = state.counts(mode)
