@@ -20,7 +20,7 @@ import numpy as np
 from sfumato.types import Array
 
 _DENSE = 400  # levels up to which all eigenvectors are found at once
-_PASSES = 30  # of the power method, towards the largest ones
+_PASSES, _BETWEEN = 8, 3  # of the power method towards the largest ones, and products in each
 _ROUNDS = 15  # of empirical Bayes
 _POPULARITY_DOUBT = 0.3  # how far a level's popularity may lie from what its count says
 
@@ -45,7 +45,9 @@ def largest_eigenvectors(
     shift = float(np.sqrt(np.square(matrix).sum() / size))
     vectors = generator.standard_normal((size, min(size, number + 10)))
     for _ in range(_PASSES):
-        vectors = np.linalg.qr(matrix @ vectors + shift * vectors)[0]
+        for _ in range(_BETWEEN):
+            vectors = matrix @ vectors + shift * vectors
+        vectors = np.linalg.qr(vectors)[0]
     values, turn = np.linalg.eigh(vectors.T @ matrix @ vectors)
     return values[::-1][:number], (vectors @ turn[:, ::-1])[:, :number]
 

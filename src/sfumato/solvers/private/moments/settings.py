@@ -15,7 +15,7 @@ from sfumato.types import Array
 # Chosen on invented data of several shapes, not on ratings that anybody would be scored on.
 # Errors are flat around them: half as much for presence, or for the moment of ratings, changed none by
 # more than one percent.
-_PRESENCE_MOMENT, _PRESENCE, _RATING_MOMENT, _RATINGS = 0.2, 0.2, 0.18, 0.42  # of what biases leave
+_PRESENCE_MOMENT, _PRESENCE, _RATING_MOMENT, _RATINGS = 0.22, 0.22, 0.18, 0.38  # of what biases leave
 STEPS = 2  # projections of ratings
 COLUMNS = 12  # of presence, and of each projection of ratings
 SCATTER_SHARE, OWN_SHARE = 0.005, 0.03  # of the budget: residuals, and own rows
@@ -85,8 +85,8 @@ def usual_rank(facts: Facts, columns: int = COLUMNS) -> int:
 
 
 def share_of_biases(facts: Facts, noise: float) -> float:
-    """What biases need, and half as much again: columns and own means are about what they leave."""
-    return min(_MOST_BIAS_SHARE, max(_LEAST_BIAS_SHARE, 1.5 * enough_for_biases(facts, noise)))
+    """Twice what biases need by themselves: columns and own means are about what they leave."""
+    return min(_MOST_BIAS_SHARE, max(_LEAST_BIAS_SHARE, 2 * enough_for_biases(facts, noise)))
 
 
 def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -> list[Step]:
