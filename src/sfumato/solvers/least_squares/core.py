@@ -73,56 +73,40 @@ class _CoreSums:
         """The entries of some levels of the shared mode."""
         model, starts = self.model, entries.starts
         here = slice(starts[low], starts[high])
+        parts = [slice(s - here.start, e - here.start) for s, e in pairwise(starts[low : high + 1])]
         cells = entries.others[:, here]
         rows = [model.factors[m][levels] for m, levels in zip(self.others, cells, strict=True)]
         y = entries.values[here] - model.mean
         for m, levels in zip(self.others, cells, strict=True):
             y = y - model.mode_biases[m][levels]
         y -= np.repeat(model.mode_biases[self.shared][low:high], np.diff(starts[low : high + 1]))
-        weights = entries.weights[here] if entries.weights.size else None
-        roots = None if weights is None else np.sqrt(weights)
-        z = _row_products(rows)
-        if roots is not None:
-            z, y = roots[:, None] * z, roots * y
+        weights = entries.weights[here, None] if entries.weights.size else np.ones((1, 1), y.dtype)
+        z = np.sqrt(weights) * _row_products(rows)
         a = model.factors[self.shared][low:high].astype(np.float64)
-        parts = [slice(s - here.start, e - here.start) for s, e in pairwise(starts[low : high + 1])]
         # One matrix with itself: half the work of any other product.
         grams = np.array([z[part].T @ z[part] for part in parts])
         self.gram += np.einsum("ip,iq,iab->pqab", a, a, grams, optimize=True)
-        self.rhs += a.T @ np.array([y[part] @ z[part] for part in parts])
-        if uncertainty.present:
-            self._add_variance(uncertainty, rows, cells, weights, a, parts, slice(low, high))
-
-    def _add_variance(
-        self,
-        uncertainty: Uncertainty,
-        rows: list[Array],
-        cells: Array,
-        weights: Array | None,
-        a: Array,
-        parts: list[slice],
-        levels: slice,
-    ) -> None:
-        """Weighted sum of E[z^2] - E[z]^2, for independent rows with the given variances."""
-        model = self.model
-
-        def variances(mode: int) -> Array:
-            return uncertainty.rows[model.span(mode), : model.ranks[mode]]
-
-        squares = [row**2 for row in rows]
-        both = [
-            square + variances(m)[level]
-            for m, square, level in zip(self.others, squares, cells, strict=True)
-        ]
-        firsts, seconds = (_sums(_row_products(each), weights, parts) for each in (squares, both))
-        own = a**2
-        self.variance += (own + variances(self.shared)[levels]).T @ seconds - own.T @ firsts
+        self.rhs += a.T @ _sums([weights * y[:, None] * rows[0], *rows[1:]], parts)
+        if uncertainty.present:  # weighted sum of E[z^2] - E[z]^2, for independent rows
+            variances = [
+                uncertainty.rows[model.span(m), : model.ranks[m]] for m in (*self.others, self.shared)
+            ]
+            first = [row**2 for row in rows]
+            second = [
+                square + variance[levels]
+                for square, variance, levels in zip(first, variances[:-1], cells, strict=True)
+            ]
+            first[0], second[0] = weights * first[0], weights * second[0]
+            self.variance += (a**2 + variances[-1][low:high]).T @ _sums(second, parts)
+            self.variance -= (a**2).T @ _sums(first, parts)
 
 
-def _sums(x: Array, weights: Array | None, parts: list[slice]) -> Array:
-    if weights is None:
-        return np.array([x[part].sum(axis=0) for part in parts])
-    return np.array([weights[part] @ x[part] for part in parts])
+def _sums(rows: list[Array], parts: list[slice]) -> Array:
+    """Kronecker products of entries' rows, summed over each part."""
+    if len(rows) == 1:
+        return np.array([rows[0][part].sum(axis=0) for part in parts])
+    before, last = _row_products(rows[:-1]), rows[-1]
+    return np.array([(before[part].T @ last[part]).ravel() for part in parts])
 
 
 def _row_products(rows: list[Array]) -> Array:

@@ -35,7 +35,7 @@ from sfumato.sites.memory import Site
 from sfumato.types import Array
 
 _SPARE = 4  # vectors beyond those wanted: they make the search for these faster
-_ITERATIONS = 5
+_ITERATIONS = 10
 _DAMPING = 0.3  # of levels with few entries, as a share of the mean number
 _DESIGN_POWER = 0.3
 _FAR = 3.0  # standard deviations at which coordinates are cut where a fit starts from them
