@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from numpy.typing import DTypeLike
 
@@ -158,14 +158,15 @@ class Tucker(TensorEstimator):
 class Biases(TensorEstimator):
     """Bias predictor, ``mean + sum_m bias_m[i_m]``: what a factor model has to beat.
 
-    ``ridge`` shrinks a level with n entries to n / (n + ridge) of its mean; ``sweeps=0`` gives the
-    constant predictor. The other settings are those of :class:`CP`.
+    ``ridge`` shrinks a level with n entries to n / (n + ridge) of its mean; "learn" finds one for each
+    mode from the data. ``sweeps=0`` gives the constant predictor. The other settings are those of
+    :class:`CP`.
     """
 
     def __init__(
         self,
         *,
-        ridge: float = 5.0,
+        ridge: float | Literal["learn"] = "learn",
         sweeps: int = 10,
         duplicates: prepare.DuplicatePolicy = "error",
         unseen: str = "error",
@@ -192,7 +193,8 @@ class Biases(TensorEstimator):
     def _check_settings(self) -> None:
         super()._check_settings()
         check_count(0, sweeps=self.sweeps)
-        check_positive(ridge=self.ridge)
+        if not isinstance(self.ridge, str) or self.ridge != "learn":
+            check_positive(ridge=self.ridge)
 
     def _private_method(self, privacy: Privacy) -> Any:
         method = privacy.method
