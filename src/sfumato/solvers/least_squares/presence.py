@@ -13,7 +13,8 @@ nothing are shrunk away. The features of level i of mode m, which has n entries,
 - its coordinates in the space of levels that occur together: leading eigenvectors of D^-1/2 A D^-1/2,
   where A counts how often two levels of different modes have an entry in common, and D sums up its rows,
   as far as their eigenvalues are above what entries at random places have;
-- the sum of the designs of its entries, over n^0.3: what the model makes of where the entries are.
+- the sum of the designs of its entries, over n^0.3: what the model makes of where the entries are. Not
+  in small tables, where it would be fitted to itself.
 
 All but the first are standardised. Designs change with the rows of other modes, which do not feel that
 they are in this prior: they count as given, and no single bound falls at every sweep.
@@ -38,6 +39,7 @@ _SPARE = 4  # vectors beyond those wanted: they make the search for these faster
 _ITERATIONS = 10
 _DAMPING = 0.3  # of levels with few entries, as a share of the mean number
 _DESIGN_POWER = 0.3
+_ENTRIES_PER_WEIGHT = 10
 _FAR = 3.0  # standard deviations at which coordinates are cut where a fit starts from them
 _ROUNDS = 3  # of empirical Bayes in a sweep
 _MOST_RELEVANCE = 1e8
@@ -199,7 +201,11 @@ class Presence:
             scale = np.sqrt(np.maximum(n, 1) + _DAMPING * n.mean())[:, None]
             fixed[here, 2:] = _standard(together[here] / scale, n)
         damped = np.maximum(counts, 1).astype(model.dtype) ** model.dtype.type(_DESIGN_POWER)
-        designs = np.zeros((counts.shape[0], max(model.ranks)), model.dtype)
+        # A row of few entries lies where their designs are, whatever the truth: a map from them is
+        # learnt only where entries are many beside its weights.
+        weights = sum(rank * (rank + 1) for rank in model.ranks)
+        enough = counts.sum() / model.order >= _ENTRIES_PER_WEIGHT * weights
+        designs = np.zeros((counts.shape[0], max(model.ranks) if enough else 0), model.dtype)
         return cls(damped, fixed, designs, (None,) * model.order)
 
     def start(self, model: Multilinear, prior_means: list[float], scale: float) -> None:
