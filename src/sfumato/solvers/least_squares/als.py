@@ -33,7 +33,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.core import CoreEquations, core_equations
+from sfumato.solvers.least_squares.core import CoreEquations, core_equations, one_blas_thread
 from sfumato.solvers.least_squares.presence import (
     SEARCH_ROUNDS,
     LevelSums,
@@ -407,7 +407,8 @@ def solve_core(state: State, sums: CoreEquations) -> None:
     noise = state.ridges[0].noise
     system = noise * sums.gram
     system[np.diag_indices_from(system)] += state.core_precision
-    state.model.free_core[:] = np.linalg.solve(system, noise * sums.rhs)
+    with one_blas_thread():
+        state.model.free_core[:] = np.linalg.solve(system, noise * sums.rhs)
     if state.uncertainty.present:
         state.uncertainty.core[:] = 1 / np.diag(system)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from sfumato.kernels.numba.normal import Uncertainty
 from sfumato.models.multilinear import Multilinear
@@ -37,8 +41,9 @@ def core_equations(model: Multilinear, uncertainty: Uncertainty, site: Site) -> 
     entries, rank = site.by_mode(shared), model.ranks[shared]
     rest = model.free_core.size // rank
     sums = _CoreSums(model, shared, rest)
-    for low, high in _runs(entries.starts, max(256, (1 << 22) // rest)):
-        sums.add(uncertainty, entries, low, high)
+    with one_blas_thread():
+        for low, high in _runs(entries.starts, max(256, (1 << 22) // rest)):
+            sums.add(uncertainty, entries, low, high)
     # Coordinates of the shared mode were first; they go where the mode is.
     place = np.arange(model.free_core.size).reshape(
         rank, *(r for m, r in enumerate(model.ranks) if m != shared)
@@ -115,3 +120,14 @@ def _row_products(rows: list[Array]) -> Array:
     for each in rows[1:]:
         product = (product[:, :, None] * each[:, None, :]).reshape(each.shape[0], -1)
     return product
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Products as small as these are slower on several threads, by far where cores are shared."""
+    limited: AbstractContextManager[Any] = _libraries().limit(limits=1)
+    return limited
