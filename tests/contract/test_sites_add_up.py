@@ -261,7 +261,7 @@ def open_fits():
 
 SUMMED = {
     *("Moments", "NormalEquations", "CoreEquations", "Residuals", "ResidualSums"),
-    *("Sums", "Divergences", "Losses", "float"),
+    *("LevelSums", "Sums", "Divergences", "Losses", "float"),
 }
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.kernels.grid import grid
-from sfumato.kernels.numba.contributions import Taken
-from sfumato.kernels.numba.moments import (
+from sfumato.kernels.numba.cells import (
     Centring,
     Shortening,
     centred_rests,
@@ -22,7 +21,8 @@ from sfumato.kernels.numba.moments import (
     project_cells,
     sum_of_cells,
 )
-from sfumato.kernels.reference.moments import (
+from sfumato.kernels.numba.contributions import Taken
+from sfumato.kernels.reference.cells import (
     centred_rests_reference,
     moment_of_cells_reference,
     project_cells_reference,

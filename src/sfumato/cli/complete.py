@@ -24,7 +24,7 @@ from sfumato.cli.common import (
     say_what_was_written,
     write_factors_beside,
 )
-from sfumato.cli.options import DEFAULT_RANK, Duplicates, FactorFormat, ModelName
+from sfumato.cli.options import Duplicates, FactorFormat, ModelName
 from sfumato.cli.privacy import Promise, Release
 
 if TYPE_CHECKING:
@@ -88,13 +88,23 @@ class _Order:
         """The rank or ranks asked for; None leaves them to the estimator."""
         return self.ranks or self.rank
 
+    def settled(self, tensor: SparseTensor) -> _Order:
+        """The same with the usual rank of a CP model for these entries, where none is given."""
+        if self.given_ranks is not None or self.model != ModelName.cp:
+            return self
+        from sfumato.models.shape import usual_rank
+
+        return replace(self, rank=usual_rank(tensor.shape, tensor.n_entries))
+
     def ranks_in_words(self, shape: Sequence[int]) -> str:
         """The ranks asked for; by default the usual ones, as far as the shape allows."""
+        from sfumato.models.shape import usual_rank
+
         ranks = self.given_ranks
         if ranks is None and self.plans_rank:
             return "planned rank"
         if ranks is None and self.model == ModelName.cp:
-            ranks = min(DEFAULT_RANK, *shape)
+            ranks = usual_rank(shape)
         elif ranks is None:
             ranks = [min(DEFAULT_TUCKER_RANK, size) for size in shape]
         return f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
@@ -255,8 +265,9 @@ def _fit(
     from sfumato.report.progress import FitProgress
 
     parts = None if test is None else tensor.split(test, seed=order.seed)
+    given, order = order, order.settled(tensor)
     name = order.name_for(tensor.shape)
-    _say_what_was_chosen(order, tensor.modes, tensor.shape, notes)
+    _say_what_was_chosen(given, tensor.modes, name, notes)
     probe = order.estimator(rounds=1, progress=None)
     warm_up([Biases(), probe], tensor)
     results = []
@@ -295,7 +306,7 @@ def _fit_privately(
 
     modes = public_modes(tensor.modes, Protected.by(privacy, tensor.modes))
     shape, parts = [mode.size for mode in modes], None
-    _say_what_was_chosen(order, tensor.modes, shape, notes)
+    _say_what_was_chosen(order, tensor.modes, order.name_for(shape), notes)
     if test is not None:
         whole = prepare.clip(tensor, tensor.bounds or (0, 1))
         parts = prepare.split_by_label(whole, test, seed=order.seed)
@@ -351,14 +362,12 @@ def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
     return fitted.best_estimator_ if isinstance(fitted, PrivateSearch) else fitted
 
 
-def _say_what_was_chosen(
-    order: _Order, modes: Sequence[Mode], shape: Sequence[int], notes: Console
-) -> None:
+def _say_what_was_chosen(order: _Order, modes: Sequence[Mode], name: str, notes: Console) -> None:
     if order.given_ranks is None and not order.tune_rank:
         if order.plans_rank:
             notes.print("the rank follows from public numbers, as none is given")
         else:
-            notes.print(f"{order.name_for(shape)}: chosen for this shape, as no rank is given")
+            notes.print(f"{name}: chosen for this shape, as no rank is given")
     for mode in modes:
         if mode.bin is None and _are_dates(mode):
             notes.print(f"{mode.name} holds dates: to have it fitted as time, use --bin {mode.name}=day")

@@ -18,7 +18,9 @@ from sfumato.cli.couple_order import CoupledSolver, CoupleOrder
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import SparseTensor
 from sfumato.diagnostics import effective_size, split_rhat
-from sfumato.estimators.completion import Biases
+from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.compare import warm_up
+from sfumato.estimators.completion import CP, Biases
 from sfumato.estimators.coupled import Coupled
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, rmse
@@ -30,6 +32,7 @@ from sfumato.solvers.coupled.langevin import Langevin
 from sfumato.solvers.coupled.multiplicative import Multiplicative
 from sfumato.solvers.coupled.sums import divergence
 from sfumato.solvers.coupled.variational import Variational
+from sfumato.solvers.least_squares.als import ALS
 from sfumato.solvers.protocol import Run
 
 if TYPE_CHECKING:
@@ -135,13 +138,19 @@ def _compare(
     coupled: Coupled,
     progress: FitProgress,
 ) -> HeldOut:
-    """The coupled fit beside a constant, biases, and the table fitted by itself."""
+    """The coupled fit beside a constant, and the table fitted by itself: as well as that can be done."""
     relation = relations[name]
     results = [_constant(relation, test)]
     if relation.absent == "missing" and min(relation.tensor.shape) > 1:
-        progress.begin("bias predictor")
-        biases = Biases(threads=order.threads, progress=progress).fit(relation.tensor)
-        results.append(_result("bias predictor", test, biases.predict(test), biases.fit_seconds_))
+        settings: dict[str, Any] = {"threads": order.threads, "progress": progress}
+        single: dict[str, TensorEstimator] = {"bias predictor": Biases(**settings)}
+        if len(relations) > 1:
+            single[f"{_alone(name)}, CP by als"] = CP(seed=order.seed, **settings)
+            warm_up([CP(solver=ALS(sweeps=1))], relation.tensor)
+        for what, estimator in single.items():
+            progress.begin(what)
+            estimator.fit(relation.tensor)
+            results.append(_result(what, test, estimator.predict(test), estimator.fit_seconds_))
     if len(relations) > 1:
         progress.begin(f"{name} alone, {order.name}")
         own = related(order.tables, {name: with_unknown(relation)})
@@ -263,18 +272,27 @@ def print_fitted(
 
 
 def advice(outcome: Outcome) -> list[str]:
-    """What to try where the other tables did harm, by every measure."""
+    """What to try where a fit to the table by itself did better, by every measure."""
     said = []
     for name, held in outcome.held_out.items():
-        *_, alone, coupled = held.results
-        if alone.name != _alone(name):
-            continue
-        if alone.rmse < coupled.rmse and (alone.auc or 0) >= (coupled.auc or 0):
+        *single, coupled = held.results
+        same = any(each.name == _alone(name) and _better(each, coupled) for each in single)
+        if same:
             said.append(
                 f"{name} is predicted better by itself: the other tables may count too much (give them "
                 "a larger --dispersion), or need components of their own (a larger --rank)"
             )
+        elif best := [each for each in single[1:] if _better(each, coupled)]:
+            least = min(best, key=lambda each: each.rmse)
+            said.append(
+                f"{name} is predicted better by itself, by a model with biases ({least.name}): see "
+                "sfumato complete"
+            )
     return said
+
+
+def _better(alone: Result, coupled: Result) -> bool:
+    return alone.rmse < coupled.rmse and (alone.auc or 0) >= (coupled.auc or 0)
 
 
 def _alone(name: str) -> str:

@@ -106,8 +106,8 @@ class TensorEstimator(Parametrised, ABC):
     # -- fitting ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
-        """The model's rank in each mode; where none is given, a usual one that the sizes allow."""
+    def _ranks(self, sizes: Sequence[int], entries: int | None = None) -> Sequence[int]:
+        """The model's rank in each mode; where none is given, a usual one that the data allow."""
 
     @abstractmethod
     def _solver(self) -> Solver[Any, Any]:
@@ -127,14 +127,16 @@ class TensorEstimator(Parametrised, ABC):
         entries. A promise that is worth little is a :class:`PrivacyWarning`.
         """
         if self.privacy is None:
-            return self._open_plan(modes, dtype)
+            return self._open_plan(modes, dtype, entries)
         plan = self._private_plan(self.privacy, modes, dtype, bounds=bounds, entries=entries)
         warn_of(plan.caveats)
         return plan
 
-    def _open_plan(self, modes: Sequence[Mode], dtype: DTypeLike) -> Plan[Shape]:
+    def _open_plan(
+        self, modes: Sequence[Mode], dtype: DTypeLike, entries: int | None = None
+    ) -> Plan[Shape]:
         self._check_settings()
-        shape, solver = self._shape(modes, self._precision(dtype)), self._solver()
+        shape, solver = self._shape(modes, self._precision(dtype), entries), self._solver()
         return Plan(shape, solver, self._run, int(self.starts))
 
     def _private_plan(
@@ -166,9 +168,11 @@ class TensorEstimator(Parametrised, ABC):
         """The precision asked for, or else that of the values."""
         return as_precision(dtype if self.dtype is None else self.dtype)
 
-    def _shape(self, modes: Sequence[Mode], precision: np.dtype[Any]) -> Shape:
+    def _shape(
+        self, modes: Sequence[Mode], precision: np.dtype[Any], entries: int | None = None
+    ) -> Shape:
         sizes = [mode.size for mode in modes]
-        ranks = self._ranks(sizes)
+        ranks = self._ranks(sizes, entries)
         check_ranks(sizes, ranks, [mode.name for mode in modes])
         means = {"fit_mean": bool(self.mean), "fit_biases": bool(self.biases)}
         return Shape.of(modes, ranks, self.kind, dtype=precision.name, **means)
@@ -214,7 +218,7 @@ class TensorEstimator(Parametrised, ABC):
 
     def _fit_openly(self, tensor: SparseTensor) -> None:
         prepare.check_modes(tensor)
-        plan = self._open_plan(tensor.modes, tensor.values.dtype)
+        plan = self._open_plan(tensor.modes, tensor.values.dtype, tensor.n_entries)
         tensor = cast(checked(tensor, self.duplicates), plan.shape.dtype)
         site = Site(tensor, self._threads)
         result = carry_out(plan, site, self.progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from numpy.typing import DTypeLike
 
@@ -14,12 +14,12 @@ from sfumato.estimators.base import TensorEstimator
 from sfumato.fit.choose import OpenRank
 from sfumato.fit.loop import Progress
 from sfumato.fit.request import Privacy
-from sfumato.models.shape import Kind
+from sfumato.models.shape import Kind, usual_rank
 from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.protocol import Solver, check_solver
 from sfumato.solvers.registry import find, has_factors, solver_class
 
-_USUAL_RANK, _USUAL_TUCKER_RANK = 8, 4  # where none is given
+_USUAL_TUCKER_RANK = 4  # where none is given
 
 
 class CP(TensorEstimator):
@@ -27,7 +27,8 @@ class CP(TensorEstimator):
 
     Parameters
     ----------
-    rank : number of components; None for 8, or as many as the smallest mode has levels. Where a private
+    rank : number of components; None for 8, or as many as the smallest mode has levels, and without
+        privacy for up to 20 where there are four entries for each parameter. Where a private
         method is chosen for you (``method="auto"``), it is the most that are fitted, and None leaves the
         number to the plan: noise makes many components worse than few.
     solver : "als" (Bayesian: learns its penalties), "sgd", "minibatch", "sequential", or one of the
@@ -77,9 +78,9 @@ class CP(TensorEstimator):
         self.progress = progress
         self.privacy = privacy
 
-    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
+    def _ranks(self, sizes: Sequence[int], entries: int | None = None) -> Sequence[int]:
         if self.rank is None:
-            return [min(_USUAL_RANK, *(size for size in sizes if size))] * len(sizes)
+            return [usual_rank(sizes, entries)] * len(sizes)
         check_count(rank=self.rank)
         return [int(self.rank)] * len(sizes)
 
@@ -134,7 +135,7 @@ class Tucker(TensorEstimator):
         self.progress = progress
         self.privacy = privacy
 
-    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
+    def _ranks(self, sizes: Sequence[int], entries: int | None = None) -> Sequence[int]:  # noqa: ARG002
         if self.ranks is None:
             return _at_most(_USUAL_TUCKER_RANK, sizes)
         if is_whole(self.ranks):
@@ -157,14 +158,15 @@ class Tucker(TensorEstimator):
 class Biases(TensorEstimator):
     """Bias predictor, ``mean + sum_m bias_m[i_m]``: what a factor model has to beat.
 
-    ``ridge`` shrinks a level with n entries to n / (n + ridge) of its mean; ``sweeps=0`` gives the
-    constant predictor. The other settings are those of :class:`CP`.
+    ``ridge`` shrinks a level with n entries to n / (n + ridge) of its mean; "learn" finds one for each
+    mode from the data. ``sweeps=0`` gives the constant predictor. The other settings are those of
+    :class:`CP`.
     """
 
     def __init__(
         self,
         *,
-        ridge: float = 5.0,
+        ridge: float | Literal["learn"] = "learn",
         sweeps: int = 10,
         duplicates: prepare.DuplicatePolicy = "error",
         unseen: str = "error",
@@ -182,7 +184,7 @@ class Biases(TensorEstimator):
         self.progress = progress
         self.privacy = privacy
 
-    def _ranks(self, sizes: Sequence[int]) -> Sequence[int]:
+    def _ranks(self, sizes: Sequence[int], entries: int | None = None) -> Sequence[int]:  # noqa: ARG002
         return [1] * len(sizes)  # one component that stays zero
 
     def _solver(self) -> Solver[Any, Any]:
@@ -191,7 +193,8 @@ class Biases(TensorEstimator):
     def _check_settings(self) -> None:
         super()._check_settings()
         check_count(0, sweeps=self.sweeps)
-        check_positive(ridge=self.ridge)
+        if not isinstance(self.ridge, str) or self.ridge != "learn":
+            check_positive(ridge=self.ridge)
 
     def _private_method(self, privacy: Privacy) -> Any:
         method = privacy.method

@@ -15,6 +15,22 @@ from sfumato.records import record
 
 Kind = Literal["cp", "tucker"]
 
+_USUAL_RANK, _MOST_RANK = 8, 20
+_ENTRIES_PER_PARAMETER = 4
+
+
+def usual_rank(sizes: Sequence[int], entries: int | None = None) -> int:
+    """The rank of a CP model where none is given.
+
+    Eight, or up to twenty where there are four entries for each parameter of the factors and twice as
+    many levels in every mode: learnt penalties shrink away what is too much there, at little cost.
+    """
+    there = [size for size in sizes if size]
+    most = min(
+        (_MOST_RANK, (entries or 0) // (_ENTRIES_PER_PARAMETER * max(1, sum(there))), min(there) // 2)
+    )
+    return min(max(_USUAL_RANK, most), *there)
+
 
 @record
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
-from sfumato.kernels.numba.moments import Cells
+from sfumato.kernels.numba.cells import Cells
 from sfumato.kernels.numba.ordering import row_starts, scatter, slots_by, slots_in_order
 from sfumato.kernels.numba.threads import run
 from sfumato.records import same

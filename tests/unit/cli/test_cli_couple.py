@@ -172,8 +172,8 @@ def test_what_is_printed_and_where(files, tmp_path):
     relations = sf.Relations(read_by_hand(files), absent={"tags": "zero"})
     assert done.stdout.startswith(f"{relations}\n")
     shown = [line.split("  ")[0] for line in done.stdout.splitlines()]
-    table = ["constant", "bias predictor", "played alone", "coupled"]
-    assert shown[shown.index("constant") :][:4] == table
+    table = ["constant", "bias predictor", "played alone, CP by als", "played alone", "coupled"]
+    assert shown[shown.index("constant") :][:5] == table
     assert "AUC" not in done.stdout  # hours are no links
     assert "mean divergence" in done.stdout
     assert f"wrote {tmp_path / 'm'}" in done.stdout
@@ -195,6 +195,7 @@ def test_errors_at_held_out_entries_are_those_of_the_library(files, tmp_path):
     expected = {
         "constant": rmse(test.values, np.full(test.n_entries, train.values.mean())),
         "bias predictor": sf.Biases().fit(train).rmse(test),
+        "played alone, CP by als": sf.CP(seed=1).fit(train).rmse(test),
         "coupled": fit.fit(relations).rmse("played", test),
         "played alone": fit.fit({"played": train}).rmse("played", test),
     }
@@ -271,7 +272,8 @@ def test_where_coupling_does_harm_that_is_said(files, tmp_path):
     noise = [(f"u{u:02}", f"n{k}", rng.integers(1, 1000)) for u in range(40) for k in range(30)]
     other = write(tmp_path / "tags.csv", "who,tag,times", noise)
     args = [files[0], other, *COLUMNS, "--rank", "2", "--threads", "1", "--test", "played=0.3"]
-    assert "better by itself" in run("couple", *args, "--out", tmp_path / "m").stderr
+    said = run("couple", *args, "--out", tmp_path / "m").stderr
+    assert "played is predicted better by itself: the other tables may count too much" in said
     assert "better by itself" not in run("couple", *args, "--out", tmp_path / "m", "--quiet").stderr
 
 

@@ -20,7 +20,16 @@ import numpy as np
 from numba.extending import overload
 
 from sfumato.kernels.numba.compiler import REORDERED_SUMS, inlined, kernel
-from sfumato.kernels.numba.simd import add, element, line_length, load, multiply, spread, store, total
+from sfumato.kernels.numba.simd import (
+    add,
+    element,
+    line_length,
+    load,
+    multiply,
+    spread,
+    store,
+    total,
+)
 from sfumato.kernels.numba.threads import scratch
 from sfumato.types import Array
 
@@ -135,31 +144,6 @@ def _cp_design(p: CPArrays, index: Array, mode: int, work: Array, out: Array, at
         store(out, at + b, product)
 
 
-def _cp_design_variance(
-    p: CPArrays,
-    variances: Array,
-    core_variances: Array,  # noqa: ARG001
-    index: Array,
-    mode: int,
-    work: Array,  # noqa: ARG001
-    out: Array,
-    at: int,
-) -> None:
-    # Independent factors: E[prod a^2] - prod E[a]^2, exactly.
-    width = row_width(p)
-    minus = spread(p.rows, p.rows.dtype.type(-1))
-    for b in range(0, width, line_length(p.rows)):
-        second = spread(p.rows, p.rows.dtype.type(1))
-        first = spread(p.rows, p.rows.dtype.type(1))
-        for m in range(len(p.offsets)):
-            if m != mode:
-                row = load(p.rows, index[m] * width + b)
-                square = multiply(row, row)
-                first = multiply(first, square)
-                second = multiply(second, add(square, load(variances, index[m] * width + b)))
-        store(out, at + b, add(second, multiply(minus, first)))
-
-
 def _cp_step_core(p: CPArrays, work: Array, keep: Any, scale: Any) -> None:  # noqa: ARG001
     return
 
@@ -177,12 +161,10 @@ def _cp_add_kronecker(p: CPArrays, work: Array, scale: Any, out: Array) -> None:
 
 
 @inlined
-def _kronecker(
-    rows: Array, index: Array, ranks: Any, first: int, last: int, work: Array, at: int
+def grow_kronecker(
+    rows: Array, index: Array, ranks: Any, first: int, last: int, work: Array, at: int, size: int
 ) -> Any:
-    """Kronecker product of the rows of modes ``first`` to ``last`` at ``work[at:]``; its size."""
-    work[at] = 1
-    size = 1
+    """Kronecker product of the ``size`` numbers at ``work[at:]`` and some modes' rows; its size."""
     for m in range(first, last):
         rank, row = ranks[m], index[m]
         # In place, from the end, since the product grows over what it reads.
@@ -192,6 +174,13 @@ def _kronecker(
                 work[at + k * rank + r] = value * rows[row, r]
         size *= rank
     return size
+
+
+@inlined
+def kronecker(rows: Array, index: Array, ranks: Any, first: int, last: int, work: Array, at: int) -> Any:
+    """Kronecker product of the rows of modes ``first`` to ``last`` at ``work[at:]``; its size."""
+    work[at] = 1
+    return grow_kronecker(rows, index, ranks, first, last, work, at, 1)
 
 
 @inlined
@@ -236,10 +225,10 @@ def _tucker_all(p: TuckerArrays, index: Array, work: Array) -> Any:
     rows, core, ranks = p.rows, p.core, p.ranks
     left, right = order * width, order * width + 2 * size
     for m in range(order):
-        before = _kronecker(rows, index, ranks, 0, m, work, left)
-        after = _kronecker(rows, index, ranks, m + 1, order, work, right)
+        before = kronecker(rows, index, ranks, 0, m, work, left)
+        after = kronecker(rows, index, ranks, m + 1, order, work, right)
         _contract(core, work, left, before, ranks[m], right, after, work, m * width)
-    _kronecker(rows, index, ranks, 0, order, work, left)
+    kronecker(rows, index, ranks, 0, order, work, left)
     value = work.dtype.type(0)
     for r in range(ranks[0]):
         value += work[r] * rows[index[0], r]
@@ -252,7 +241,7 @@ def _tucker_evaluate(p: TuckerArrays, index: Array, work: Array) -> Any:
 
 def _tucker_value(p: TuckerArrays, index: Array, work: Array) -> Any:
     order, left = len(p.offsets), len(p.offsets) * p.rows.shape[1]
-    _kronecker(p.rows, index, p.ranks, 0, order, work, left)
+    kronecker(p.rows, index, p.ranks, 0, order, work, left)
     value = work.dtype.type(0)
     for q in range(p.core.shape[0]):
         value += p.core[q] * work[left + q]
@@ -265,72 +254,13 @@ def _tucker_one(
 ) -> None:
     order, width, size = len(p.offsets), p.rows.shape[1], p.core.shape[0]
     left, right = order * width, order * width + 2 * size
-    before = _kronecker(p.rows, index, p.ranks, 0, mode, work, left)
-    after = _kronecker(p.rows, index, p.ranks, mode + 1, order, work, right)
+    before = kronecker(p.rows, index, p.ranks, 0, mode, work, left)
+    after = kronecker(p.rows, index, p.ranks, mode + 1, order, work, right)
     _contract(core, work, left, before, p.ranks[mode], right, after, out, at)
 
 
 def _tucker_design(p: TuckerArrays, index: Array, mode: int, work: Array, out: Array, at: int) -> None:
     _tucker_one(p, p.core, index, mode, work, out, at)
-
-
-@inlined
-def _tucker_variance(
-    p: TuckerArrays,
-    variances: Array,
-    core_variances: Array,
-    index: Array,
-    mode: int,
-    work: Array,
-    out: Array,
-    at: int,
-) -> None:
-    # To first order in the variances, each row's coordinate n, s and core entry q by itself:
-    # var d_m[r] = sum_ns (d d_m[r] / d a_n[s])^2 var a_n[s] + sum_q (d d_m[r] / d g_q)^2 var g_q
-    order, width, size = len(p.offsets), p.rows.shape[1], p.core.shape[0]
-    rows, core, ranks = p.rows, p.core, p.ranks
-    left, middle, right = order * width, order * width + size, order * width + 2 * size
-    rank = ranks[mode]
-    # The core's part: the design's contraction with everything squared.
-    before = _kronecker(rows, index, ranks, 0, mode, work, left)
-    after = _kronecker(rows, index, ranks, mode + 1, order, work, right)
-    for k in range(before):
-        work[left + k] *= work[left + k]
-    for t in range(after):
-        work[right + t] *= work[right + t]
-    _contract(core_variances, work, left, before, rank, right, after, out, at)
-    for n in range(order):
-        if n == mode:
-            continue
-        low, high = min(n, mode), max(n, mode)
-        outer = _kronecker(rows, index, ranks, 0, low, work, left)
-        inner = _kronecker(rows, index, ranks, low + 1, high, work, middle)
-        after = _kronecker(rows, index, ranks, high + 1, order, work, right)
-        for r in range(rank):
-            for s in range(ranks[n]):
-                i, j = (r, s) if mode < n else (s, r)
-                derivative = work.dtype.type(0)
-                for k in range(outer):
-                    for q in range(inner):
-                        base = ((k * ranks[low] + i) * inner + q) * ranks[high] + j
-                        part = work.dtype.type(0)
-                        for t in range(after):
-                            part += core[base * after + t] * work[right + t]
-                        derivative += work[left + k] * work[middle + q] * part
-                out[at + r] += variances[index[n], s] * derivative * derivative
-
-
-def _tucker_design_variance(
-    p: TuckerArrays,
-    variances: Array,
-    core_variances: Array,
-    index: Array,
-    mode: int,
-    work: Array,
-    out: Array,
-    at: int,
-) -> None:
-    _tucker_variance(p, variances, core_variances, index, mode, work, out, at)
 
 
 # `evaluate` and `entry_value` leave the Kronecker product of all rows in `left`.
@@ -376,20 +306,6 @@ def design(p: Any, index: Array, mode: int, work: Array, out: Array, at: int) ->
     only_compiled(p, index, mode, work, out, at)
 
 
-def design_variance(
-    p: Any,
-    variances: Array,
-    core_variances: Array,
-    index: Array,
-    mode: int,
-    work: Array,
-    out: Array,
-    at: int,
-) -> None:
-    """Variance of each coordinate of a design when the parameters have the given variances."""
-    only_compiled(p, variances, core_variances, index, mode, work, out, at)
-
-
 def step_core(p: Any, work: Array, keep: Any, scale: Any) -> None:
     """``core = keep core + scale kronecker`` after ``evaluate``; nothing for a CP model."""
     only_compiled(p, work, keep, scale)
@@ -405,7 +321,6 @@ by_model(workspace, _cp_workspace, _tucker_workspace)
 by_model(evaluate, _cp_evaluate, _tucker_evaluate)
 by_model(entry_value, _cp_value, _tucker_value)
 by_model(design, _cp_design, _tucker_design)
-by_model(design_variance, _cp_design_variance, _tucker_design_variance)
 by_model(step_core, _cp_step_core, _tucker_step_core)
 by_model(add_kronecker, _cp_add_kronecker, _tucker_add_kronecker)
 

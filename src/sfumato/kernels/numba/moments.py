@@ -1,253 +1,209 @@
-"""What owners have at the levels of a mode, two by two: which levels, and what is left of values there.
+"""Designs where parameters are uncertain: their means, and the variances of their coordinates.
 
-An owner's *cells* are the different levels of a mode that its entries are at; several entries at one
-level, which differ in further modes, are one cell. Each cell has a number: a weight where it is asked
-which levels owners have, or the owner's mean residual there. Three kinds of sums over owners:
-
-- *moments* of some levels: products of an owner's numbers, over their length to a power, so that one
-  entry, or one owner, changes them by little however many cells the owner has;
-- *projections*: an owner's numbers, each times the same few coordinates, which are those of all its
-  numbers along given directions;
-- residuals of cells, about the owner's own mean: no sums, what the other two are made of.
-
-What is added is first cut to whole steps of a grid (``kernels/grid.py``). Arithmetic is in the order in
-which it is written, so that what an owner adds does not depend on the others.
+They are asked for at many entries, in one mode: what depends on the mode alone is made once, in the
+workspace.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from sfumato.kernels.grid import BELOW_ONE
-from sfumato.kernels.numba.compiler import ordered_kernel
-from sfumato.kernels.numba.contributions import Entries, Taken, rest_of, steps_of
-from sfumato.kernels.numba.threads import balanced_cuts, longest, run, scratch
-from sfumato.records import record
+from sfumato.kernels.numba.compiler import inlined
+from sfumato.kernels.numba.entrywise import (
+    CPArrays,
+    TuckerArrays,
+    by_model,
+    design,
+    grow_kronecker,
+    kronecker,
+    only_compiled,
+    row_width,
+)
+from sfumato.kernels.numba.simd import add, line_length, load, multiply, spread, spread_from, store
+from sfumato.kernels.numba.threads import scratch
 from sfumato.types import Array
 
-
-class Cells(NamedTuple):
-    """Owner u has the cells ``starts[u]`` to ``starts[u + 1]``, at ``levels``, in order.
-
-    ``of_entry`` is the cell of each of the entries, sorted by owner.
-    """
-
-    starts: Array
-    levels: Array
-    of_entry: Array
-
-    def cuts(self, threads: int) -> list[int]:
-        """Owners at which threads begin."""
-        return balanced_cuts(self.starts, 0, self.starts.shape[0] - 1, threads)
+# -- CP ---------------------------------------------------------------------------------------
 
 
-class Centring(NamedTuple):
-    """How residuals become an owner's numbers.
-
-    Residuals of entries are clipped to ``inner`` and averaged by cell. The owner's own mean, of cells
-    clipped to ``clip``, over their number plus ``ridge``, is taken off, and what is left clipped to
-    ``clip``.
-    """
-
-    inner: float
-    clip: float
-    ridge: float
+def _cp_moments_workspace(p: CPArrays, core_variances: Array, mode: int) -> Any:  # noqa: ARG001
+    return scratch(1, p.rows.dtype)
 
 
-@record
-class Shortening(NamedTuple):
-    """How long an owner's numbers are when they are multiplied by its coordinates.
-
-    As they are where ``most`` is infinite; else times (ridge + sum of the squared weights of its
-    levels)^(-1/2), and shortened to ``most``.
-    """
-
-    ridge: float
-    most: float
-
-
-# -- numbers of cells ------------------------------------------------------------------------------
-
-
-@ordered_kernel
-def _centred(
-    entries: Any, taken: Any, cells: Any, how: Any, first: int, last: int, number: Array, out: Array
-) -> None:
-    begins, cell_starts, of_entry = entries[2], cells[0], cells[2]
-    inner, clip, ridge = how
-    for owner in range(first, last):
-        begin, end = cell_starts[owner], cell_starts[owner + 1]
-        for e in range(begins[owner], begins[owner + 1]):
-            rest = min(inner, max(-inner, rest_of(entries, taken, e)))
-            out[of_entry[e]] += rest
-            number[of_entry[e]] += 1
-        mean = 0.0
-        for c in range(begin, end):
-            out[c] /= number[c]
-            mean += min(clip, max(-clip, out[c]))
-        mean /= end - begin + ridge
-        for c in range(begin, end):
-            out[c] = min(clip, max(-clip, out[c] - mean))
-
-
-def centred_rests(entries: Entries, taken: Taken, cells: Cells, how: Centring, threads: int) -> Array:
-    """What is left of each cell beside the owner's own mean."""
-    out = np.zeros(cells.levels.shape[0])
-    number = np.zeros(cells.levels.shape[0], np.int32)
-    ends = pairwise(cells.cuts(threads))
-    run([partial(_centred, entries, taken, cells, how, *e, number, out) for e in ends], threads)
-    return out
-
-
-@ordered_kernel
-def _add_up(cells: Any, numbers: Array, step: float, first: int, last: int, out: Array) -> None:
-    starts, levels = cells[0], cells[1]
-    for c in range(starts[first], starts[last]):
-        out[levels[c]] += steps_of(numbers[c], step)
-
-
-def sum_of_cells(cells: Cells, numbers: Array, size: int, step: float, threads: int) -> Array:
-    """Sum of the numbers at each of ``size`` levels, in whole steps."""
-    outs = [np.zeros(size, np.int64) for _ in range(threads)]
-    ends = pairwise(cells.cuts(threads))
-    run(
-        [partial(_add_up, cells, numbers, step, *e, out) for e, out in zip(ends, outs, strict=True)],
-        threads,
-    )
-    total: Array = np.sum(outs, axis=0)
-    return total
-
-
-# -- moments -----------------------------------------------------------------------------------------
-
-
-@ordered_kernel
-def _moment(
-    cells: Any,
-    numbers: Array,
-    places: Array,
-    power: float,
-    step: float,
-    first: int,
-    last: int,
+def _cp_design_moments(
+    p: CPArrays,
+    variances: Array,
+    core_variances: Array,  # noqa: ARG001
+    index: Array,
+    mode: int,
+    work: Array,
     out: Array,
+    at: int,
+    spread_out: Array,
 ) -> None:
-    starts, levels = cells[0], cells[1]
-    kept = 0
-    for level in range(places.shape[0]):
-        kept = max(kept, places[level] + 1)
-    most = longest(starts, first, last)
-    y, at = scratch(most, np.float64), scratch(most, np.int64)
-    for owner in range(first, last):
-        count, square = 0, 0.0
-        for c in range(starts[owner], starts[owner + 1]):
-            if places[levels[c]] >= 0:
-                y[count], at[count] = numbers[c], places[levels[c]]
-                square += numbers[c] * numbers[c]
-                count += 1
-        if square == 0:
-            continue
-        factor = square ** (-power / 2)
-        for i in range(count):  # levels are in order, and so are their places: only above the diagonal
-            row = at[i] * (2 * kept - at[i] - 1) // 2 - at[i] - 1
-            mine = factor * y[i]
-            for j in range(i + 1, count):
-                out[row + at[j]] += steps_of(mine * y[j], step)
+    design(p, index, mode, work, out, at)
+    if variances.shape[0] == 0:
+        return
+    # Independent factors: E[prod a^2] - prod E[a]^2, exactly.
+    width = row_width(p)
+    minus = spread(p.rows, p.rows.dtype.type(-1))
+    for b in range(0, width, line_length(p.rows)):
+        second = spread(p.rows, p.rows.dtype.type(1))
+        first = spread(p.rows, p.rows.dtype.type(1))
+        for m in range(len(p.offsets)):
+            if m != mode:
+                row = load(p.rows, index[m] * width + b)
+                square = multiply(row, row)
+                first = multiply(first, square)
+                second = multiply(second, add(square, load(variances, index[m] * width + b)))
+        store(spread_out, b, add(second, multiply(minus, first)))
 
 
-def moment_of_cells(
-    cells: Cells, numbers: Array, places: Array, power: float, step: float, threads: int
-) -> Array:
-    """Sum over owners of y y' / |y|^power, above the diagonal, in whole steps.
-
-    y holds an owner's numbers at the levels that have a place, which must be in the order of levels;
-    others have the place -1.
-    """
-    kept = int(places.max(initial=-1)) + 1
-    outs = [np.zeros(kept * (kept - 1) // 2, np.int64) for _ in range(threads)]
-    ends = pairwise(cells.cuts(threads))
-    what = cells, numbers, places, power, step
-    run([partial(_moment, *what, *e, out) for e, out in zip(ends, outs, strict=True)], threads)
-    total: Array = np.sum(outs, axis=0)
-    return total
+# -- Tucker -----------------------------------------------------------------------------------
+#
+# The core is laid out with the mode's coordinates along lines, one line (or several) for each cell of
+# the other modes, and contracted with the other modes' rows, the last first. With S[b, s] what is left
+# once the modes after n are gone, and left[b] the Kronecker product of those before, J[s] = sum_b
+# left[b] S[b, s] is the derivative of the design by coordinate s of mode n's row. `work` holds `left`,
+# the core, its variances, and what is left.
 
 
-# -- projections -------------------------------------------------------------------------------------
+@inlined
+def _lay_out(core: Array, ranks: Any, mode: int, width: int, work: Array, at: int) -> None:
+    before, rank, after = 1, ranks[mode], 1
+    for m in range(len(ranks)):
+        if m < mode:
+            before *= ranks[m]
+        elif m > mode:
+            after *= ranks[m]
+    for k in range(before):
+        for r in range(rank):
+            for t in range(after):
+                work[at + (k * after + t) * width + r] = core[(k * rank + r) * after + t]
 
 
-@ordered_kernel
-def _project(
-    cells: Any,
-    numbers: Array,
-    weights: Array,
-    directions: Array,
-    reach: float,
-    how: Any,
-    step: float,
-    first: int,
-    last: int,
+@inlined
+def _contract_last(
+    rows: Array,
+    row: int,
+    rank: int,
+    squared: bool,
+    work: Array,
+    source: int,
+    count: int,
+    width: int,
+    target: int,
+) -> None:
+    """Sum ``count`` groups of ``rank`` cells, weighted with a row; in place where source is target."""
+    for k in range(count):
+        for b in range(0, width, line_length(work)):
+            result = spread(work, work.dtype.type(0))
+            for s in range(rank):
+                weight = rows[row, s] * rows[row, s] if squared else rows[row, s]
+                line = load(work, source + (k * rank + s) * width + b)
+                result = add(result, multiply(spread(work, weight), line))
+            store(work, target + k * width + b, result)
+
+
+@inlined
+def _add_variance_along(
+    variances: Array,
+    row: int,
+    rank: int,
+    work: Array,
+    source: int,
+    count: int,
+    width: int,
+    spread_out: Array,
+) -> None:
+    """Add the squared derivatives by one mode's row, times the variances of its coordinates."""
+    for b in range(0, width, line_length(work)):
+        result = load(spread_out, b)
+        for s in range(rank):
+            derivative = spread(work, work.dtype.type(0))
+            for k in range(count):
+                line = load(work, source + (k * rank + s) * width + b)
+                derivative = add(derivative, multiply(spread_from(work, k), line))
+            square = multiply(derivative, derivative)
+            result = add(result, multiply(spread(work, variances[row, s]), square))
+        store(spread_out, b, result)
+
+
+def _tucker_moments_workspace(p: TuckerArrays, core_variances: Array, mode: int) -> Any:
+    width, cells = p.rows.shape[1], p.core.shape[0] // p.ranks[mode]
+    work = scratch(cells + 3 * cells * width, p.rows.dtype)
+    _lay_out(p.core, p.ranks, mode, width, work, cells)
+    if core_variances.shape[0] > 0:
+        _lay_out(core_variances, p.ranks, mode, width, work, cells + cells * width)
+    return work
+
+
+def _tucker_design_moments(
+    p: TuckerArrays,
+    variances: Array,
+    core_variances: Array,  # noqa: ARG001
+    index: Array,
+    mode: int,
+    work: Array,
     out: Array,
+    at: int,
+    spread_out: Array,
 ) -> None:
-    starts, levels = cells[0], cells[1]
-    ridge, most = how
-    rank = directions.shape[1]
-    s = scratch(rank, np.float64)
-    for owner in range(first, last):
-        square, weight = 0.0, 0.0
-        for k in range(rank):
-            s[k] = 0.0
-        for c in range(starts[owner], starts[owner + 1]):
-            j = levels[c]
-            x = weights[j] * numbers[c]
-            square += x * x
-            weight += weights[j] * weights[j]
-            for k in range(rank):
-                s[k] += x * directions[j, k]
-        if square == 0:
-            continue
-        size, along = np.sqrt(square), 0.0
-        for k in range(rank):
-            s[k] /= size
-            along += s[k] * s[k]
-        along = np.sqrt(along)
-        factor = reach * BELOW_ONE / along if along > reach * BELOW_ONE else 1.0
-        if most < np.inf:
-            scale = 1 / np.sqrt(ridge + weight)
-            if size * scale > most * BELOW_ONE:
-                scale = most * BELOW_ONE / size
-            factor *= scale
-        for k in range(rank):
-            s[k] *= factor
-        for c in range(starts[owner], starts[owner + 1]):
-            j = levels[c]
-            x = weights[j] * numbers[c]
-            for k in range(rank):
-                out[j, k] += steps_of(x * s[k], step)
+    # To first order in the variances, each row's coordinate n, s and core entry q by itself:
+    # var d_m[r] = sum_ns (d d_m[r] / d a_n[s])^2 var a_n[s] + sum_q (d d_m[r] / d g_q)^2 var g_q
+    order, width, cells = len(p.offsets), p.rows.shape[1], p.core.shape[0] // p.ranks[mode]
+    rows, ranks, line = p.rows, p.ranks, line_length(p.rows)
+    uncertain, rest = variances.shape[0] > 0, cells + 2 * cells * width
+    if uncertain:  # the core's part: everything squared
+        source, count = cells + cells * width, cells
+        for m in range(order - 1, -1, -1):
+            if m != mode:
+                count //= ranks[m]
+                _contract_last(rows, index[m], ranks[m], True, work, source, count, width, rest)
+                source = rest
+        for b in range(0, width, line):
+            store(spread_out, b, load(work, source + b))
+    source, count = cells, cells
+    for m in range(order - 1, -1, -1):
+        if m != mode:
+            count //= ranks[m]
+            if uncertain:
+                size = kronecker(rows, index, ranks, 0, min(m, mode), work, 0)
+                grow_kronecker(rows, index, ranks, mode + 1, m, work, 0, size)
+                _add_variance_along(
+                    variances, index[m], ranks[m], work, source, count, width, spread_out
+                )
+            _contract_last(rows, index[m], ranks[m], False, work, source, count, width, rest)
+            source = rest
+    for b in range(0, width, line):
+        store(out, at + b, load(work, source + b))
 
 
-def project_cells(
-    cells: Cells,
-    numbers: Array,
-    weights: Array,
-    directions: Array,
-    reach: float,
-    how: Shortening,
-    step: float,
-    threads: int,
-) -> Array:
-    """Sum over owners of x s', in whole steps: a row for each level.
+# -- what kernels call ------------------------------------------------------------------------
 
-    x holds an owner's numbers, times the weights of their levels and shortened as ``how`` says; s are
-    its coordinates V'x / |x| along the directions V, shortened to ``reach``.
+
+def moments_workspace(p: Any, core_variances: Array, mode: int) -> Array:
+    """Scratch memory for :func:`design_moments` in one mode; holds for as long as the core does."""
+    return only_compiled(p, core_variances, mode)  # type: ignore[no-any-return]
+
+
+def design_moments(
+    p: Any,
+    variances: Array,
+    core_variances: Array,
+    index: Array,
+    mode: int,
+    work: Array,
+    out: Array,
+    at: int,
+    spread_out: Array,
+) -> None:
+    """The design of one mode, and where the parameters have variances, that of each coordinate.
+
+    The latter is written to ``spread_out``; without variances that is left as it is.
     """
-    outs = [np.zeros(directions.shape, np.int64) for _ in range(threads)]
-    ends = pairwise(cells.cuts(threads))
-    what = cells, numbers, weights, np.ascontiguousarray(directions), reach, how, step
-    run([partial(_project, *what, *e, out) for e, out in zip(ends, outs, strict=True)], threads)
-    for out in outs[1:]:
-        outs[0] += out
-    return outs[0]
+    only_compiled(p, variances, core_variances, index, mode, work, out, at, spread_out)
+
+
+by_model(moments_workspace, _cp_moments_workspace, _tucker_moments_workspace)
+by_model(design_moments, _cp_design_moments, _tucker_design_moments)

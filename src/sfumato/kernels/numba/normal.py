@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sfumato.kernels.numba.compiler import inlined, kernel
-from sfumato.kernels.numba.entrywise import design, design_variance, row_width, workspace
+from sfumato.kernels.numba.entrywise import row_width
+from sfumato.kernels.numba.moments import design_moments, moments_workspace
 from sfumato.kernels.numba.simd import (
     add,
     aligned_zeros,
@@ -155,7 +156,7 @@ def _accumulate(
     # Arrays are taken out of their tuples once: inside the loops that would count references.
     biases, target_sum = p.biases, out.target_sum
     gram, rhs, sums, spread_of = out.gram, out.rhs, out.design_sum, out.variance
-    work, index = workspace(p), scratch(order, np.int64)
+    work, index = moments_workspace(p, core_variances, mode), scratch(order, np.int64)
     x, y = scratch(_GATHER * width, p.rows.dtype), scratch(_GATHER, p.rows.dtype)
     roots, variance = scratch(_GATHER, p.rows.dtype), scratch(width, p.rows.dtype)
     roots[:] = 1
@@ -171,7 +172,7 @@ def _accumulate(
                     m = j if j < mode else j + 1
                     index[m] = p.offsets[m] + element(others, j * values.shape[0] + entry)
                     target -= element(biases, index[m])
-                design(p, index, mode, work, x, e * width)
+                design_moments(p, variances, core_variances, index, mode, work, x, e * width, variance)
                 y[e] = target
                 if weights.shape[0] > 0:
                     # Designs and targets times the root: their products have the weight.
@@ -184,7 +185,6 @@ def _accumulate(
                         store(x, here, multiply(root, load(x, here)))
                 target_sum[slot] += weight * target
                 if variances.shape[0] > 0:
-                    design_variance(p, variances, core_variances, index, mode, work, variance, 0)
                     for b in range(0, width, line_length(x)):
                         here = slot * width + b
                         term = multiply(spread(x, weight), load(variance, b))

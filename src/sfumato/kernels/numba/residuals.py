@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfumato.kernels.numba.compiler import inlined, kernel
-from sfumato.kernels.numba.entrywise import (
-    bias_sum,
-    design,
-    design_variance,
-    dot,
-    locate,
-    row_width,
-    workspace,
-)
+from sfumato.kernels.numba.entrywise import bias_sum, dot, locate, row_width
+from sfumato.kernels.numba.moments import design_moments, moments_workspace
 from sfumato.kernels.numba.normal import Uncertainty
 from sfumato.kernels.numba.threads import run, scratch
 from sfumato.types import Array
@@ -41,11 +34,10 @@ def _moments_at(
 ) -> Any:
     """Value of an entry without the mean, and its variance where the parameters are uncertain."""
     order, width = len(p.offsets), row_width(p)
-    design(p, index, 0, work, d, 0)
+    design_moments(p, row_variances, core_variances, index, 0, work, d, 0, v)
     value = bias_sum(p, index) + dot(p.rows, index[0] * width, d, 0, width)
     variance = 0.0
     if row_variances.shape[0] > 0:
-        design_variance(p, row_variances, core_variances, index, 0, work, v, 0)
         for r in range(width):
             a, c = p.rows[index[0], r], row_variances[index[0], r]
             variance += c * (d[r] * d[r] + v[r]) + a * a * v[r]
@@ -67,7 +59,7 @@ def _residual_piece(
     stop: int,
     out: Array,
 ) -> None:
-    index, work = scratch(len(p.offsets), np.int64), workspace(p)
+    index, work = scratch(len(p.offsets), np.int64), moments_workspace(p, core_variances, 0)
     d, v = scratch(row_width(p), p.rows.dtype), scratch(row_width(p), p.rows.dtype)
     squares, variances = 0.0, 0.0
     for entry in range(start, stop):
@@ -94,7 +86,7 @@ def _prediction_piece(
     values: Array,
     variances: Array,
 ) -> None:
-    index, work = scratch(len(p.offsets), np.int64), workspace(p)
+    index, work = scratch(len(p.offsets), np.int64), moments_workspace(p, core_variances, 0)
     d, v = scratch(row_width(p), p.rows.dtype), scratch(row_width(p), p.rows.dtype)
     for entry in range(start, stop):
         locate(p, coordinates, entry, index)

@@ -6,7 +6,8 @@ One sweep solves each mode's rows (with their biases) given all else, then the f
 - Bayesian (``ridge="learn"``): mean-field variational inference. Every parameter has a normal
   posterior; the variances of the other modes add to the diagonal of a row's Gram matrix, and the
   prior precision of each column of each mode and the noise are set by empirical Bayes after each
-  sweep, so that nothing is left to tune but the rank.
+  sweep, so that nothing is left to tune but the rank. Rows shrink towards a learnt map of where their
+  entries are (``presence.py``), unless that is turned off.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from sfumato.checks import check_count, check_number, check_positive, given
+from sfumato.checks import check_count, check_kind, check_number, check_positive, given
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.normal import (
     NormalEquations,
@@ -32,6 +33,14 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.records import record
 from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.core import CoreEquations, core_equations, one_blas_thread
+from sfumato.solvers.least_squares.presence import (
+    SEARCH_ROUNDS,
+    LevelSums,
+    NeighboursQuery,
+    Presence,
+    Search,
+)
 from sfumato.solvers.protocol import (
     DivergedError,
     Finished,
@@ -72,7 +81,11 @@ class First(NamedTuple):
     """The values' moments."""
 
 
-Step = First | Rows | Core | Look
+class Together(NamedTuple):
+    """Which levels occur together."""
+
+
+Step = Together | First | Rows | Core | Look
 
 
 @record
@@ -90,18 +103,6 @@ class Residuals:
             self.variances + other.variances,
             self.entries + other.entries,
         )
-
-
-@record
-@dataclass(frozen=True, eq=False)
-class CoreEquations:
-    """Gram matrix and right-hand side."""
-
-    gram: Array
-    rhs: Array
-
-    def __add__(self, other: CoreEquations) -> CoreEquations:
-        return CoreEquations(self.gram + other.gram, self.rhs + other.rhs)
 
 
 @record
@@ -156,6 +157,8 @@ class State:
     fit_mean: bool = True
     threads: int = 1
     power: float = 1.0  # mean square of what there is to explain: the unit of learnt precisions
+    search: Search | None = None
+    presence: Presence | None = None  # known once the search has ended
 
 
 @record
@@ -172,6 +175,9 @@ class ALS:
     core_ridge : penalty of a Tucker core, where ``ridge`` is not learnt.
     prior_mean : what the factors of a mode shrink towards, by mode name; unnamed modes shrink
         towards zero, time modes (read with ``bins``) towards one.
+    presence : where ``ridge`` is learnt, whether rows and biases shrink towards a learnt map of where
+        their entries are instead: their number, with whom they occur, the sum of their designs. What
+        says nothing is shrunk away.
     init_scale : size of the random start.
     tolerance : stop when the training RMSE falls by less than this share in a sweep. It looks at
         the data at a moment that the data choose: for non-private use only.
@@ -183,6 +189,7 @@ class ALS:
     bias_ridge: float | Mapping[str, float] = 5.0
     core_ridge: float = 1.0
     prior_mean: Mapping[str, float] | None = None
+    presence: bool = True
     init_scale: float = 0.3
     tolerance: float | None = None
     name: ClassVar[str] = "als"
@@ -191,8 +198,15 @@ class ALS:
     def learns(self) -> bool:
         return isinstance(self.ridge, str)
 
+    @property
+    def _prelude(self) -> tuple[Step, ...]:
+        """What is asked before the first sweep."""
+        together = (Together(),) * SEARCH_ROUNDS if self.learns and self.presence else ()
+        return (*together, First())
+
     def check(self, shape: Shape) -> None:
         check_count(sweeps=self.sweeps)
+        check_kind(bool, "True or False", presence=self.presence)
         check_positive(init_scale=self.init_scale, core_ridge=self.core_ridge)
         check_positive(**given(tolerance=self.tolerance))
         if isinstance(self.ridge, str):
@@ -216,7 +230,7 @@ class ALS:
     # -- init / ask / update --------------------------------------------------------------------
 
     def rounds(self, shape: Shape) -> int:
-        return 1 + self.sweeps * len(self._sweep(shape))
+        return len(self._prelude) + self.sweeps * len(self._sweep(shape))
 
     def _sweep(self, shape: Shape) -> tuple[Step, ...]:
         """Queries of one sweep; their number depends on public sizes alone."""
@@ -244,9 +258,10 @@ class ALS:
             _uncertainty(model, self.learns),
             self._ridges(shape, model, prior_means),
             self.core_ridge,
-            (First(), *self._sweep(shape)),
+            (*self._prelude, *self._sweep(shape)),
             fit_mean=shape.fit_mean,
             threads=run.threads,
+            search=Search.of(model, prior_means) if self.learns and self.presence else None,
         )
 
     def _ridges(self, shape: Shape, model: Multilinear, prior_means: list[float]) -> tuple[Ridge, ...]:
@@ -270,8 +285,12 @@ class ALS:
             for constant, each, mean, bias in zip(constants, per_entry, prior_means, biases, strict=True)
         )
 
-    def ask(self, state: State) -> MomentsQuery | RowsQuery | CoreQuery | ResidualQuery:
+    def ask(
+        self, state: State
+    ) -> NeighboursQuery | MomentsQuery | RowsQuery | CoreQuery | ResidualQuery:
         step, known = state.schedule[state.position], (state.model, state.uncertainty)
+        if state.search is not None:
+            return state.search.ask()
         if isinstance(step, First):
             return MomentsQuery()
         if isinstance(step, Rows):
@@ -281,7 +300,9 @@ class ALS:
     def update(self, state: State, statistics: Any) -> tuple[State, Info]:
         step = state.schedule[state.position]
         rmse = noise = None
-        if isinstance(step, First):
+        if isinstance(step, Together):
+            state = self._searched(state, statistics)
+        elif isinstance(step, First):
             state = self.scaled(state, statistics)
         elif isinstance(step, Rows):
             solve_block(state, step, statistics)
@@ -301,10 +322,21 @@ class ALS:
         if position < len(state.schedule):
             return replace(state, position=position), Info(state.sweep, rmse, noise)
         sweep = state.sweep + 1
-        return replace(state, position=1, sweep=sweep), Info(sweep, rmse, noise)
+        return replace(state, position=len(self._prelude), sweep=sweep), Info(sweep, rmse, noise)
 
     def finish(self, state: State) -> Finished[Multilinear]:
         return Finished(state.model)
+
+    def _searched(self, state: State, seen: LevelSums) -> State:
+        """Go on with the search; at its end, start from what was found."""
+        if state.search is None:
+            raise AssertionError("a search ends once")
+        search = state.search.answered(seen)
+        if search.round < SEARCH_ROUNDS:
+            return replace(state, search=search)
+        presence = Presence.found(search, state.model)
+        presence.start(state.model, [ridge.mean for ridge in state.ridges], self.init_scale)
+        return replace(state, search=None, presence=presence)
 
     def scaled(self, state: State, seen: Moments) -> State:
         """Take the values' mean, and in the Bayesian case their spread as the unit of the priors."""
@@ -339,6 +371,13 @@ def solve_block(state: State, step: Rows, sums: NormalEquations) -> None:
     model, uncertainty = state.model, state.uncertainty
     start = model.offsets[step.mode]
     here = slice(start + step.low, start + step.high)
+    if state.presence is not None:
+        # Of the designs that the map was learnt from: with new ones, rows and designs would blow each
+        # other up.
+        expected = state.presence.expected(model, step.mode, here)
+        state.presence.see(here, sums.design_sum)
+        if expected is not None:
+            sums = drawn_towards(sums, state.ridges[step.mode], expected)
     solve_rows(
         sums,
         state.ridges[step.mode],
@@ -351,11 +390,25 @@ def solve_block(state: State, step: Rows, sums: NormalEquations) -> None:
     )
 
 
+def drawn_towards(sums: NormalEquations, ridge: Ridge, expected: Array) -> NormalEquations:
+    """The same equations for rows, and biases in a last column, that shrink towards more than ``mean``.
+
+    As if entries had been seen whose right-hand sides are what the prior adds.
+    """
+    rank = expected.shape[1] - np.isfinite(ridge.bias_constant)
+    rhs, target_sum = sums.rhs.copy(), sums.target_sum
+    rhs[:, :rank] += (ridge.constant[:rank] / ridge.noise) * expected[:, :rank]
+    if np.isfinite(ridge.bias_constant):
+        target_sum = target_sum + (ridge.bias_constant / ridge.noise) * expected[:, rank]
+    return sums._replace(rhs=rhs, target_sum=target_sum.astype(rhs.dtype))
+
+
 def solve_core(state: State, sums: CoreEquations) -> None:
     noise = state.ridges[0].noise
     system = noise * sums.gram
     system[np.diag_indices_from(system)] += state.core_precision
-    state.model.free_core[:] = np.linalg.solve(system, noise * sums.rhs)
+    with one_blas_thread():
+        state.model.free_core[:] = np.linalg.solve(system, noise * sums.rhs)
     if state.uncertainty.present:
         state.uncertainty.core[:] = 1 / np.diag(system)
 
@@ -368,27 +421,55 @@ def _learn(state: State, seen: Residuals) -> State:
     # Without noise in the data the precision would grow past what the arithmetic resolves.
     spread = (seen.squares + seen.variances) / seen.entries
     noise = 1 / max(spread, float(np.finfo(model.dtype).eps) * state.power)
-    ridges = []
+    ridges, presence = [], state.presence
     for mode, ridge in enumerate(state.ridges):
         if ridge.mean == 0 or state.sweep >= _SLOW_SWEEPS:
-            ridge = learn_ridge(ridge, model, uncertainty, mode)  # noqa: PLW2901
+            presence, ridge = learn_prior(presence, ridge, model, uncertainty, mode)  # noqa: PLW2901
         ridges.append(ridge._replace(noise=noise))
     core = model.free_core
     core_precision = state.core_precision
     if core.size:
         core_precision = 1 / second_moment(core, uncertainty.core)
-    return replace(state, ridges=tuple(ridges), core_precision=float(core_precision))
+    return replace(state, ridges=tuple(ridges), core_precision=float(core_precision), presence=presence)
 
 
-def learn_ridge(ridge: Ridge, model: Multilinear, uncertainty: Uncertainty, mode: int) -> Ridge:
+def learn_prior(
+    presence: Presence | None, ridge: Ridge, model: Multilinear, uncertainty: Uncertainty, mode: int
+) -> tuple[Presence | None, Ridge]:
+    """The precisions of a mode, and where there is one, first the map that its rows shrink towards."""
+    if presence is None:
+        return None, learn_ridge(ridge, model, uncertainty, mode)
     here, rank = model.span(mode), model.ranks[mode]
-    constant = ridge.constant.copy()
-    constant[:rank] = 1 / second_moment(
-        model.rows[here, :rank] - ridge.mean, uncertainty.rows[here, :rank]
-    )
-    bias = ridge.bias_constant
+    beyond = np.asarray(model.rows[here, :rank], np.float64) - ridge.mean
+    precisions = ridge.constant[:rank]
+    if np.isfinite(ridge.bias_constant):
+        beyond = np.column_stack([beyond, model.biases[here]])
+        precisions = np.append(precisions, ridge.bias_constant)
+    presence, expected, doubt = presence.learnt(model, mode, beyond, precisions)
+    return presence, learn_ridge(ridge, model, uncertainty, mode, beyond - expected, doubt)
+
+
+def learn_ridge(
+    ridge: Ridge,
+    model: Multilinear,
+    uncertainty: Uncertainty,
+    mode: int,
+    beyond: Array | None = None,
+    doubt: Array | None = None,
+) -> Ridge:
+    """Precisions of a mode.
+
+    ``beyond`` is what rows, and biases in a last column, have beyond what the prior expects of them, and
+    ``doubt`` the variance of that expectation; without, the prior mean is all that is expected.
+    """
+    here, rank = model.span(mode), model.ranks[mode]
+    constant, bias = ridge.constant.copy(), ridge.bias_constant
+    doubt = np.zeros(rank + 1) if doubt is None else doubt
+    rows = model.rows[here, :rank] - ridge.mean if beyond is None else beyond[:, :rank]
+    constant[:rank] = 1 / (second_moment(rows, uncertainty.rows[here, :rank]) + doubt[:rank])
     if np.isfinite(bias):
-        bias = float(1 / second_moment(model.biases[here], uncertainty.biases[here]))
+        biases = model.biases[here] if beyond is None else beyond[:, rank]
+        bias = float(1 / (second_moment(biases, uncertainty.biases[here]) + doubt[rank]))
     return ridge._replace(constant=constant, bias_constant=bias)
 
 
@@ -398,45 +479,7 @@ def second_moment(means: Array, variances: Array) -> Any:
     return np.maximum(both, 1e-12)
 
 
-# -- statistics of the core and of the whole fit --------------------------------------------------
-
-
-def core_equations(model: Multilinear, uncertainty: Uncertainty, site: Site) -> CoreEquations:
-    """Gram matrix and right-hand side of the free core entries."""
-    size = model.free_core.size
-    tensor = site.tensor
-    gram, rhs = np.zeros((size, size)), np.zeros(size)
-    chunk = max(256, (1 << 22) // size)
-    for start in range(0, tensor.n_entries, chunk):
-        cells = tensor.coordinates[:, start : start + chunk]
-        z = model.kronecker(cells)
-        y = tensor.values[start : start + chunk] - model.mean - model.bias_sum(cells)
-        w = site.weights[start : start + chunk] if site.weights.size else np.ones_like(y)
-        if site.weights.size:
-            roots = np.sqrt(w)
-            z, y = roots[:, None] * z, roots * y
-        gram += z.T @ z  # one matrix with itself: half the work of any other product
-        rhs += z.T @ y
-        if uncertainty.present:
-            gram[np.diag_indices(size)] += _kronecker_variance(model, uncertainty, cells, w)
-    return CoreEquations(gram, rhs)
-
-
-def _kronecker_variance(
-    model: Multilinear, uncertainty: Uncertainty, cells: Array, weights: Array
-) -> Array:
-    """Weighted sum of E[z^2] - E[z]^2, for independent rows with the given variances."""
-    first = second = weights[:, None]
-    for mode, levels in enumerate(cells):
-        square = model.factors[mode] ** 2
-        both = square + uncertainty.rows[model.span(mode), : model.ranks[mode]]
-        squares, boths = square[levels], both[levels]
-        if mode == model.order - 1:  # a product of matrices sums over the entries at once
-            difference: Array = (second.T @ boths - first.T @ squares).ravel()
-            return difference
-        first = (first[:, :, None] * squares[:, None, :]).reshape(len(levels), -1)
-        second = (second[:, :, None] * boths[:, None, :]).reshape(len(levels), -1)
-    raise AssertionError("a model has modes")
+# -- statistics of the whole fit --------------------------------------------------
 
 
 def residuals(model: Multilinear, uncertainty: Uncertainty, site: Site) -> Residuals:

@@ -7,8 +7,8 @@ from math import inf, sqrt
 
 import numpy as np
 
+from sfumato.kernels.numba.cells import Centring, centred_rests
 from sfumato.kernels.numba.contributions import OWN, Entries, Taken
-from sfumato.kernels.numba.moments import Centring, centred_rests
 from sfumato.privacy.facts import Facts
 from sfumato.sites.memory import Site
 from sfumato.types import Array

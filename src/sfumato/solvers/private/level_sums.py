@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import erf, inf, sqrt
 
 from sfumato.kernels.grid import BELOW_ONE, cut, grid
+from sfumato.kernels.numba.cells import Centring, sum_of_cells
 from sfumato.kernels.numba.contributions import Contribution, entry_sums, unit_sums
-from sfumato.kernels.numba.moments import Centring, sum_of_cells
 from sfumato.kernels.numba.ordering import level_counts
 from sfumato.privacy.clipping import Clipped
 from sfumato.records import record

@@ -24,6 +24,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.solvers.least_squares import als
+from sfumato.solvers.least_squares.core import core_equations
 from sfumato.solvers.private.input.channel import Evidence
 from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
@@ -123,7 +124,7 @@ def _solve(inner: als.State, site: WeightedSite) -> None:
             )
             als.solve_block(inner, step, block)
         elif isinstance(step, als.Core):
-            als.solve_core(inner, als.core_equations(model, uncertainty, site))
+            als.solve_core(inner, core_equations(model, uncertainty, site))
 
 
 def _learn(inner: als.State) -> als.State:

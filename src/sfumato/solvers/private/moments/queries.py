@@ -8,7 +8,7 @@ from math import hypot, inf, sqrt
 import numpy as np
 
 from sfumato.kernels.grid import BELOW_ONE, grid
-from sfumato.kernels.numba.moments import (
+from sfumato.kernels.numba.cells import (
     Cells,
     Centring,
     Shortening,

@@ -28,7 +28,7 @@ import numpy as np
 from sfumato.checks import check_count, check_flag, check_number, check_positive, given
 from sfumato.errors import SettingError
 from sfumato.kernels.grid import MOST_NUMBERS
-from sfumato.kernels.numba.moments import Centring
+from sfumato.kernels.numba.cells import Centring
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.facts import Facts

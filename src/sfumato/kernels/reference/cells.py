@@ -1,4 +1,4 @@
-"""Readable twin of ``kernels/numba/moments.py``: one owner after the other."""
+"""Readable twin of ``kernels/numba/cells.py``: one owner after the other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from sfumato.kernels.grid import BELOW_ONE, cut
+from sfumato.kernels.numba.cells import Cells, Centring, Shortening
 from sfumato.kernels.numba.contributions import Entries, Taken
-from sfumato.kernels.numba.moments import Cells, Centring, Shortening
 from sfumato.kernels.reference.contributions import rest_reference
 from sfumato.types import Array
 
