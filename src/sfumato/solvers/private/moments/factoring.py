@@ -42,7 +42,9 @@ def largest_eigenvectors(
         values, vectors = np.linalg.eigh(matrix)
         return values[::-1][:number], vectors[:, ::-1][:, :number]
     # Shifted, so that the largest are those of largest size; a few more vectors make it fast.
-    shift = float(np.sqrt(np.square(matrix).sum() / size))
+    scale = float(np.abs(matrix).max()) or 1.0
+    matrix = matrix / scale
+    shift = max(float(np.sqrt(np.square(matrix).sum() / size)), 1e-3)
     vectors = generator.standard_normal((size, min(size, number + 10)))
     for _ in range(_PASSES):
         for _ in range(_BETWEEN):
@@ -51,7 +53,7 @@ def largest_eigenvectors(
         vectors = np.linalg.solve(np.linalg.cholesky(vectors.T @ vectors), vectors.T).T
     vectors = np.linalg.qr(vectors)[0]
     values, turn = np.linalg.eigh(vectors.T @ matrix @ vectors)
-    return values[::-1][:number], (vectors @ turn[:, ::-1])[:, :number]
+    return scale * values[::-1][:number], (vectors @ turn[:, ::-1])[:, :number]
 
 
 class Popular(NamedTuple):
