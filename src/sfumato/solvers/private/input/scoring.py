@@ -24,7 +24,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.solvers.least_squares import als
-from sfumato.solvers.private.input.channel import Evidence
+from sfumato.solvers.private.input.evidence import Evidence
 from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
 
@@ -144,7 +144,8 @@ def _learn(inner: als.State) -> als.State:
 def _expected_log(evidence: Evidence, level: int, means: Array, variances: Array) -> float:
     """Log-likelihood expected under the posterior, to second order: E log P = log P - v I / 2."""
     terms = evidence.terms(level, means)
-    return float((terms.log - 0.5 * variances * terms.information).sum())
+    entries = float((terms.log - 0.5 * variances * terms.information).sum())
+    return entries + evidence.about_spread(level, means, variances)
 
 
 def _best_level(evidence: Evidence, level: int, means: Array, variances: Array) -> int:
