@@ -52,6 +52,9 @@ class Channel(Protocol):
     def outputs(self, released: Array) -> Array:
         """Numbers of the outputs."""
 
+    def unbiased(self, released: Array, which: Array, spread: float) -> tuple[Array, float]:
+        """Numbers whose means are the clean values, up to bins, and the variance of their noise."""
+
 
 @record
 @dataclass(frozen=True)
@@ -96,6 +99,16 @@ class Response:
 
     def outputs(self, released: Array) -> Array:
         return released
+
+    def unbiased(self, released: Array, which: Array, spread: float) -> tuple[Array, float]:
+        """Middles of the bins, outer ones like the others (of two, a normal law's), from lies' mean."""
+        width = self.cuts[1] - self.cuts[0] if len(self.cuts) > 1 else sqrt(8 / np.pi) * spread
+        ends = [[edges[0] - width, *edges, edges[-1] + width] for edges in self.edges]
+        middles = np.diff(ends) / 2 + np.array(ends)[:, :-1]
+        told, lies, matrix = middles[which, released], middles.mean(1)[which], self.matrix
+        more = 1 / (matrix[0, 0] - matrix[0, 1])
+        noise = matrix @ middles[0] ** 2 - (matrix @ middles[0]) ** 2
+        return lies + more * (told - lies), float(more**2 * noise[released].mean())
 
 
 @record
@@ -143,11 +156,15 @@ class Additive:
         return 0.0
 
     def outputs(self, released: Array) -> Array:
-        """Of numbers from the middle of the range."""
+        return np.searchsorted(self._bins, self._values(released), side="right")
+
+    def _values(self, released: Array) -> Array:
+        """From numbers that count from the middle of the range."""
         values = released + (self.low / 2 + self.high / 2)
-        if self.clamp is not None:
-            values = np.clip(values, *self.clamp)
-        return np.searchsorted(self._bins, values, side="right")
+        return values if self.clamp is None else np.clip(values, *self.clamp)
+
+    def unbiased(self, released: Array, which: Array, spread: float) -> tuple[Array, float]:  # noqa: ARG002
+        return self._values(released), self.scale**2 * (2.0 if self.law == "laplace" else 1.0)
 
 
 def which_cuts(channel: Channel, coordinates: Array) -> Array:

@@ -20,13 +20,14 @@ from sfumato.solvers.private.input.channel import LEAST, Channel, Law, law_of
 from sfumato.solvers.private.input.probe import Located
 from sfumato.types import Array
 
-_MEANS = 201  # grid of the likelihood's table
-_NODES = 512  # values that a range without a spacing is taken to have
+_MEANS = 401  # grid of the likelihood's table
+_MOST_TABLES = 8  # that are kept
+_NODES = 1024  # values that a range without a spacing is taken to have
 _LATENT = 2001  # means of the normal law, from which those of clipped values are found
-_DEVIATIONS = 24  # noise levels of the clean values that are told apart
+_DEVIATIONS = 32  # noise levels of the clean values that are told apart
 _SMALLEST, _LARGEST = 0.012, 0.6  # of the bounds' width: noise levels, where the spread is not known
-_LEAST_PART, _MOST_PART = 0.1, 2.5  # of the spread, where it is
-_REACH = 6.0  # spreads from the mean, beyond which no mean is looked for
+_LEAST_PART, _MOST_PART = 0.03, 2.5  # of the spread, where it is
+_REACH = 10.0  # spreads from the mean, beyond which no mean is looked for
 _LEAST_SHARE = 1e-3  # of the largest information
 
 
@@ -55,6 +56,10 @@ class Evidence(Protocol):
 
     def about_spread(self, level: int, means: Array, variances: Array) -> float:
         """Log-likelihood of the spread that was asked for, if any, given means and their variances."""
+
+    @property
+    def start(self) -> Evidence:
+        """What to begin a fit with: a likelihood that is not blind to what is far from its mean."""
 
 
 def mean_precision(bounds: tuple[float, float]) -> float:
@@ -111,6 +116,35 @@ class _Table(NamedTuple):
     variance: Array
 
 
+class NormalEvidence:
+    """Numbers with normal noise, and nothing of bounds: a sum of squares, which has one minimum.
+
+    An entry that lies far from its mean may be a lie, and the likelihood of a response takes it for one:
+    rows that are far out would never be found from the constant.
+    """
+
+    def __init__(self, numbers: Array, noise: float, like: TableEvidence) -> None:
+        self._numbers, self._noise = numbers, noise
+        self.bounds, self.deviations = like.bounds, like.deviations
+        self.centre, self.mean_precision = like.centre, like.mean_precision
+
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
+        return 0.0
+
+    @property
+    def start(self) -> Evidence:
+        return self
+
+    def terms(self, level: int, means: Array) -> Terms:
+        variance = float(self.deviations[level]) ** 2 + self._noise
+        miss = self._numbers - means
+        return Terms(
+            -0.5 * (log(variance) + miss**2 / variance),
+            miss / variance,
+            np.full(miss.shape, 1 / variance),
+        )
+
+
 class TableEvidence:
     """Evidence from a channel with one output per entry, looked up in tables by mean and output.
 
@@ -126,9 +160,10 @@ class TableEvidence:
         bounds: tuple[float, float],
         step: float | None = None,
         known: Located | None = None,
-        which: Array | int = 0,
+        which: Array | None = None,
     ) -> None:
         low, high = bounds
+        which = np.zeros(released.shape, np.int64) if which is None else which
         smallest, largest = _SMALLEST * (high - low), _LARGEST * (high - low)
         self.centre, self.mean_precision = (low + high) / 2, mean_precision(bounds)
         if known is not None:
@@ -142,9 +177,13 @@ class TableEvidence:
         self._outputs = channel.outputs(released) + channel.matrix.shape[1] * which
         self._means = np.linspace(*self.bounds, _MEANS)
         self._tables: dict[int, _Table] = {}
+        spread = (high - low) / 4 if known is None else known.spread
+        self.start = NormalEvidence(*channel.unbiased(released, which, spread), self)
 
     def _table(self, level: int) -> _Table:
         if level not in self._tables:
+            if len(self._tables) > _MOST_TABLES:
+                self._tables.clear()
             deviation = float(self.deviations[level])
             # Further out a mean hardly moves, whatever the normal law's does.
             latent = np.linspace(self.bounds[0] - deviation, self.bounds[1] + deviation, _LATENT)
@@ -172,7 +211,7 @@ class TableEvidence:
         table = self._table(level)
         row, share = self._places(means)
 
-        def between(table: Array, columns: Array | int) -> Array:
+        def between(table: Array, columns: Array) -> Array:
             width = table[0].size
             first = row * width + columns
             here, next_row = table.ravel()[first], table.ravel()[first + width]
@@ -229,6 +268,10 @@ class PresenceEvidence:
 
     def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
         return 0.0
+
+    @property
+    def start(self) -> Evidence:
+        return self
 
     def terms(self, level: int, means: Array) -> Terms:
         r, f = self._presence, (np.clip(means, *self.bounds) - self.centre) / self._half

@@ -13,10 +13,11 @@ from sfumato.solvers.private.input.probe import Located
 from sfumato.types import Array
 
 _RANGES = tuple(np.geomspace(0.05, 1.0, 13).tolist())  # half-widths, as shares of the bounds'
-_REACHES = tuple(np.geomspace(0.3, 6.0, 20).tolist())  # half-widths in spreads, where these are known
+_REACHES = tuple(np.geomspace(0.3, 10.0, 24).tolist())  # half-widths in spreads, where these are known
 _CATEGORIES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 _SPREADS = tuple(np.geomspace(0.04, 0.3, 7).tolist())  # of values, as shares of the width
-_DOUBTS = (0.75, 1.0, 1.5, 2.25)  # factors of a spread that is known: laws have longer tails
+_DOUBTS = (0.75, 1.0, 1.33)  # factors of a spread that is known, more or less
+_NEARLY = 0.99  # of the most information: what is given for a wider range
 _OFFSETS = np.linspace(-2.5, 2.5, 11)  # of an entry's mean from the centre, in deviations
 _MOVES = tuple(((np.arange(8) + 0.5) / 8 - 0.5).tolist())  # of cuts, in bins
 _GRID = 1.03  # noise is rounded to its powers where a channel is looked for
@@ -56,18 +57,32 @@ def planned_categories(setting: Setting) -> int:
 
     Those that suit values of any known place and spread, and not more than there are values.
     """
-    standard = Setting(_ANYWHERE, setting.noise, known=Located(0.0, 1.0, 0.0, 0.0))
-    channel = best_channel(standard, ("response",))
+    channel = best_channel(_standard(setting.noise), ("response",))
     categories = channel.categories if isinstance(channel, Response) else 2
     return categories if setting.step is None else min(categories, _steps(setting) + 1)
 
 
+def planned_efficiency(noise: float, laws: tuple[str, ...]) -> float:
+    """How much of the information will pass once a probe has said where values lie."""
+    return efficiency(best_channel(_standard(noise), laws), _standard(noise))
+
+
+def _standard(noise: float) -> Setting:
+    return Setting(_ANYWHERE, noise, known=Located(0.0, 1.0, 0.0, 0.0))
+
+
 @lru_cache(maxsize=1024)
 def _best_places(setting: Setting, laws: tuple[str, ...]) -> _Places:
-    return max(
-        (places for law in laws for places in _candidates(setting, law)),
-        key=lambda places: efficiency(_make(setting, places), setting),
-    )
+    candidates = [places for law in laws for places in _candidates(setting, law)]
+    worth = [efficiency(_make(setting, places), setting) for places in candidates]
+    if setting.known is None:
+        return candidates[int(np.argmax(worth))]
+    # Laws have longer tails than the normal one: as wide a range as can be had for next to nothing.
+    enough = _NEARLY * max(worth)
+    good = [
+        (c.high - c.low, each, c) for c, each in zip(candidates, worth, strict=True) if each >= enough
+    ]
+    return max(good)[2]
 
 
 class _Places(NamedTuple):
@@ -111,6 +126,8 @@ def _make(setting: Setting, places: _Places) -> Response | Additive:
     law, low, high, categories = places
     if law == "response":
         cuts = np.linspace(low, high, categories + 1)[1:-1]
+        if categories == 2 and setting.known is not None:  # bounds are not as far on either side
+            cuts = np.array([setting.known.mean])
         first, *others = [_snapped(cuts + move, setting) for move in _moves(cuts, setting)]
         same = all(other == first for other in others)
         return Response(first, 1 / setting.noise, () if same else tuple(others))

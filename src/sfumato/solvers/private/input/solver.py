@@ -40,7 +40,13 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.private.input.channel import Additive, Law, Response, which_cuts
 from sfumato.solvers.private.input.evidence import Evidence, PresenceEvidence, TableEvidence
-from sfumato.solvers.private.input.placing import Setting, best_channel, planned_categories
+from sfumato.solvers.private.input.placing import (
+    Setting,
+    best_channel,
+    efficiency,
+    planned_categories,
+    planned_efficiency,
+)
 from sfumato.solvers.private.input.probe import Located, ProbeQuery, located, probe_share
 from sfumato.solvers.private.input.scoring import (
     Constant,
@@ -57,6 +63,7 @@ NoiseLaw = Literal["auto", "response", "laplace", "gaussian"]
 _MOST_CELLS = 1 << 22
 _FEW_CELLS = 1 << 17
 _SMALL_MODEL = 4096  # parameters up to which several starts cost little
+_WORK = 1 << 16  # entries in all starts: more of them are for tables on which one takes no time
 _CLEARLY = 3.0  # what a model's bound must gain on the constant's: odds of twenty to one
 _MASK = 0.5  # size of the mask's one beside the values' largest magnitude, one
 
@@ -270,13 +277,28 @@ class InputPerturbation(Silent):
     def _length(self, facts: Facts) -> tuple[int, int]:
         """Sweeps of a start, and starts."""
         parameters = sum(n * r for n, r in zip(facts.sizes, facts.shape.ranks, strict=True))
-        dense = prod(facts.sizes) if facts.unit.hides_presence else 0
-        small = parameters <= _SMALL_MODEL and dense <= _FEW_CELLS
+        cells = prod(facts.sizes) if facts.unit.hides_presence else facts.entries or 0
+        small = parameters <= _SMALL_MODEL and cells <= _FEW_CELLS
         sweeps, starts = (100, 8) if small else (40, 2)
+        if small and not facts.unit.hides_presence:
+            starts = min(max(_WORK // max(cells, 1), 2), 8)
         return _default(self.sweeps, sweeps), _default(self.starts, starts)
 
     def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return () if self.step is None else (f"that values are {self.step:g} apart is public",)
+
+    def in_words(self, facts: Facts) -> tuple[str, ...]:
+        """What each value passes, and what is asked before, for units that leave positions public."""
+        if facts.unit.hides_presence:
+            return ()
+        share, mechanism = self._probe_share(facts), self._mechanism(facts)
+        law = {Gaussian: "Gaussian noise", Laplace: "Laplace noise"}.get(type(mechanism), "")
+        if isinstance(mechanism, RandomisedResponse):
+            law = f"randomised response on {mechanism.categories} bins"
+        placed = "placed for the middle of the bounds"
+        if share:
+            placed = f"placed by a probe of mean and spread, for {share:.2g} of the budget"
+        return (f"each value by {law}, {placed}: {self.passed(facts):.2g} of its information is left",)
 
     # -- what is released -----------------------------------------------------------------------
 
@@ -309,6 +331,13 @@ class InputPerturbation(Silent):
     def channel(self, facts: Facts, known: Located | None = None) -> Response | Additive:
         """What each value passes, for units that leave positions public; ``known`` from the probe."""
         return best_channel(self._setting(facts, known), self._laws(facts))
+
+    def passed(self, facts: Facts) -> float:
+        """Share of the values' information that is expected to pass, where positions are public."""
+        setting, laws = self._setting(facts), self._laws(facts)
+        if self._probe_share(facts):
+            return planned_efficiency(setting.noise, laws)
+        return efficiency(best_channel(setting, laws), setting)
 
     def init(self, run: Run, facts: Facts) -> State:
         self.check(facts)

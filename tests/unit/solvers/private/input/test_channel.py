@@ -217,7 +217,7 @@ KNOWN = Located(0.4, 0.1, 0.001, 0.02)
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "least", "most"), [(0.5, 2, 2), (1.0, 2, 2), (3.0, 3, 6), (10.0, 20, 64)]
+    ("epsilon", "least", "most"), [(0.5, 2, 2), (1.0, 2, 2), (3.0, 3, 6), (10.0, 20, 128)]
 )
 def test_bins_are_planned_by_epsilon_alone(epsilon, least, most):
     planned = {planned_categories(Setting(bounds, 1 / epsilon)) for bounds in (BOUNDS, (0.0, 1e6))}

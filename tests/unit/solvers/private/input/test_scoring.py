@@ -35,6 +35,10 @@ class NormalEvidence:
     def about_spread(self, level, means, variances):
         return 0.0
 
+    @property
+    def start(self):
+        return self
+
 
 def fitted(evidence, shape=SHAPE, sweeps=25, eager=False, seed=0):
     site = Site(TENSOR, 1)
