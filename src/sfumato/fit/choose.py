@@ -86,9 +86,6 @@ def open_ledger(privacy: Privacy, unit: AnyUnit) -> Ledger:
 
 # -- what "auto" stands for ------------------------------------------------------------------------
 
-_FULL_VALUES = 3.0  # epsilon from which on noisy values beat biases, on invented ratings
-_NO_VALUES = 1.0  # epsilon below which noisy values tell no more than a noisy mean, on paper W's data
-
 
 class Choice(NamedTuple):
     """A method, by name or as a solver, and the rank that suits it; None for the one asked for."""
@@ -106,17 +103,15 @@ def choose(
     """What ``auto`` stands for, from public numbers alone; ``most`` is the largest rank to choose.
 
     Where a value is protected by itself, noise on the values themselves is small at large epsilons,
-    and all that is fitted to them after it is free. Where presence is protected, the planner says
-    what each method can be expected to reach.
+    and all that is fitted to them after it is free. What each method can be expected to reach decides.
     """
     from sfumato.fit.planner import forecast, multiplier, serves_factors
 
     if isinstance(facts.unit, Value):
-        epsilon = budget.epsilon if isinstance(budget, Budget) else None
-        if facts.shape.fit_biases and (epsilon is None or epsilon < _FULL_VALUES):
-            return Choice("bias")
-        bare = facts.shape.fit_mean and epsilon is not None and epsilon < _NO_VALUES
-        return Choice("constant" if bare else "input")
+        from sfumato.fit.values import best_for_values
+
+        method, rank, _ = best_for_values(facts, budget, most, profile)
+        return Choice(method, rank)
     if isinstance(facts.unit, UnitValues) or budget.pure:
         return Choice("bias")
     if not serves_factors(facts, budget):  # everything is released, or no biases are wanted

@@ -25,7 +25,7 @@ from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.least_squares.core import core_equations
-from sfumato.solvers.private.input.channel import Evidence
+from sfumato.solvers.private.input.evidence import Evidence
 from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
 
@@ -33,6 +33,8 @@ _CONSTANT_STEPS = 25
 _WARM_SWEEPS = 3  # before precisions are learnt
 _FIRST_PRECISION = 4.0  # of an entry at first, relative to the values' spread
 _MOST_EMPHASIS = 50.0
+_FAR = 0.25  # share of the sweeps in which what is far away is looked for
+_FALLEN = 0.6  # share of the sweeps after which the noise level may be any
 _COOLING = 0.75  # share of the sweeps until entries count as what they are
 
 
@@ -41,12 +43,18 @@ class Fit:
     """One start: the parameters and penalties (``inner``), the noise level, and how good it is.
 
     Entries count for more than they are worth at first; in an ``eager`` start, for most of the sweeps.
+    ``highest`` is the constant's noise level: that of a model falls from there, not at once.
     """
 
     inner: als.State
     level: int
+    highest: int
     eager: bool
     bound: float = -np.inf
+
+    def least(self, sweeps: int) -> int:
+        """The noise level that it may fall to: what is far from its mean must not be taken for noise."""
+        return int(self.highest * max(0.0, 1 - self.inner.sweep / (_FALLEN * sweeps)))
 
 
 @dataclass(frozen=True)
@@ -81,12 +89,14 @@ def begin(run: Run, shape: Shape, constant: Constant, evidence: Evidence, *, eag
     moments = Moments(1, constant.mean if shape.fit_mean else 0.0, deviation**2)
     inner = solver.scaled(solver.init(run, shape), moments)
     inner = replace(inner, ridges=tuple(ridge._replace(noise=1.0) for ridge in inner.ridges))
-    return Fit(inner, constant.level, eager)
+    return Fit(inner, constant.level, constant.level, eager)
 
 
 def sweep(fit: Fit, evidence: Evidence, site: Site, sweeps: int) -> Fit:
     """All modes once, then the core, the precisions and the noise level; one of ``sweeps``."""
     inner = fit.inner
+    if inner.sweep < _FAR * sweeps:
+        evidence = evidence.start
     means, _ = predictions(inner.model, inner.uncertainty, site)
     terms = evidence.terms(fit.level, means)
     weights = terms.information
@@ -100,9 +110,9 @@ def sweep(fit: Fit, evidence: Evidence, site: Site, sweeps: int) -> Fit:
     if inner.sweep >= _WARM_SWEEPS:
         inner = _learn(inner)
     means, variances = predictions(inner.model, inner.uncertainty, site)
-    level = _best_level(evidence, fit.level, means, variances)
+    level = _best_level(evidence, fit.level, means, variances, fit.least(sweeps))
     bound = _expected_log(evidence, level, means, variances) - divergence(inner)
-    return Fit(replace(inner, sweep=inner.sweep + 1), level, fit.eager, bound)
+    return replace(fit, inner=replace(inner, sweep=inner.sweep + 1), level=level, bound=bound)
 
 
 def _emphasis(inner: als.State, weight: float, sweeps: int) -> float:
@@ -145,15 +155,16 @@ def _learn(inner: als.State) -> als.State:
 def _expected_log(evidence: Evidence, level: int, means: Array, variances: Array) -> float:
     """Log-likelihood expected under the posterior, to second order: E log P = log P - v I / 2."""
     terms = evidence.terms(level, means)
-    return float((terms.log - 0.5 * variances * terms.information).sum())
+    entries = float((terms.log - 0.5 * variances * terms.information).sum())
+    return entries + evidence.about_spread(level, means, variances)
 
 
-def _best_level(evidence: Evidence, level: int, means: Array, variances: Array) -> int:
+def _best_level(evidence: Evidence, level: int, means: Array, variances: Array, least: int = 0) -> int:
     """The noise level with the largest expected log-likelihood, looked for step by step."""
     best = _expected_log(evidence, level, means, variances)
     for step in (1, -1):
         start = level
-        while 0 <= level + step < len(evidence.deviations):
+        while least <= level + step < len(evidence.deviations):
             value = _expected_log(evidence, level + step, means, variances)
             if value <= best:
                 break

@@ -38,16 +38,16 @@ from sfumato.privacy.units import PrivacyUnit, Unit, UnitValues, Value
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import als
-from sfumato.solvers.private.input.channel import (
-    Additive,
-    Evidence,
-    Law,
-    PresenceEvidence,
-    Response,
+from sfumato.solvers.private.input.channel import Additive, Law, Response, which_cuts
+from sfumato.solvers.private.input.evidence import Evidence, PresenceEvidence, TableEvidence
+from sfumato.solvers.private.input.placing import (
     Setting,
-    TableEvidence,
     best_channel,
+    efficiency,
+    planned_categories,
+    planned_efficiency,
 )
+from sfumato.solvers.private.input.probe import Located, ProbeQuery, located, probe_share
 from sfumato.solvers.private.input.scoring import (
     Constant,
     Fit,
@@ -63,6 +63,7 @@ NoiseLaw = Literal["auto", "response", "laplace", "gaussian"]
 _MOST_CELLS = 1 << 22
 _FEW_CELLS = 1 << 17
 _SMALL_MODEL = 4096  # parameters up to which several starts cost little
+_WORK = 1 << 16  # entries in all starts: more of them are for tables on which one takes no time
 _CLEARLY = 3.0  # what a model's bound must gain on the constant's: odds of twenty to one
 _MASK = 0.5  # size of the mask's one beside the values' largest magnitude, one
 
@@ -107,7 +108,8 @@ class ValuesQuery(WholeQuery):
         tensor, channel, unit = site.tensor, self.channel, self.facts.unit
         public = (np.asarray(tensor.coordinates),)
         if isinstance(channel, Response):
-            bins = channel.bins(clip_values(tensor.values, *self.facts.bounds))
+            which = which_cuts(channel, np.asarray(tensor.coordinates))
+            bins = channel.bins(clip_values(tensor.values, *self.facts.bounds), which)
             most = float(channel.categories - 1)
             return Clipped(bins, most, most, single=True, public=public)
         kept = clip_from_middle(tensor.values, channel.low, channel.high)
@@ -140,6 +142,7 @@ class State:
 
     facts: Facts
     run: Run
+    known: Located | None = None  # what the probe has found
     work: Work | None = None
 
 
@@ -236,32 +239,66 @@ class InputPerturbation(Silent):
 
     def charges(self, facts: Facts) -> tuple[Charge, ...]:
         what = "mask and value of every cell" if facts.unit.hides_presence else "values"
-        return (Charge(what, self._mechanism(facts)),)
+        values, share = Charge(what, self._mechanism(facts)), self._probe_share(facts)
+        if share == 0:
+            return (values,)
+        noise = self._noise_of(share)
+        mechanism = Gaussian(noise) if self._additive_law() == "gaussian" else Laplace(noise)
+        return Charge("mean and spread", mechanism), values
+
+    def _probe_share(self, facts: Facts) -> float:
+        """Of the budget; zero where the values are all that is asked for."""
+        if self.clamp is not None:  # which is about the middle of the bounds
+            return 0.0
+        return probe_share(facts, self.noise, gaussian=self._additive_law() == "gaussian")
+
+    def _noise_of(self, share: float) -> float:
+        """Of a question that has this share: together they cost what one of ``noise`` does."""
+        return self.noise / (sqrt(share) if self._additive_law() == "gaussian" else share)
 
     def _mechanism(self, facts: Facts) -> Mechanism:
-        unit = facts.unit
-        if isinstance(unit, Value):
+        """That of the values."""
+        unit, noise = facts.unit, self._noise_of(1 - self._probe_share(facts))
+        if isinstance(unit, Value) and "response" in self._laws(facts):
+            setting = self._setting(facts)
+            if setting.categories is not None:
+                return RandomisedResponse(1 / noise, setting.categories)
             channel = self.channel(facts)
             if isinstance(channel, Response):
-                return RandomisedResponse(1 / self.noise, channel.categories)
+                return RandomisedResponse(1 / noise, channel.categories)
         if self._additive_law() == "gaussian":
-            return Gaussian(self.noise)
-        return Laplace(self.noise, single=isinstance(unit, Value))
+            return Gaussian(noise)
+        return Laplace(noise, single=isinstance(unit, Value))
 
     def rounds(self, facts: Facts) -> int:
         sweeps, starts = self._length(facts)
-        return 1 + starts * sweeps
+        return len(self.charges(facts)) + starts * sweeps
 
     def _length(self, facts: Facts) -> tuple[int, int]:
         """Sweeps of a start, and starts."""
         parameters = sum(n * r for n, r in zip(facts.sizes, facts.shape.ranks, strict=True))
-        dense = prod(facts.sizes) if facts.unit.hides_presence else 0
-        small = parameters <= _SMALL_MODEL and dense <= _FEW_CELLS
+        cells = prod(facts.sizes) if facts.unit.hides_presence else facts.entries or 0
+        small = parameters <= _SMALL_MODEL and cells <= _FEW_CELLS
         sweeps, starts = (100, 8) if small else (40, 2)
+        if small and not facts.unit.hides_presence:
+            starts = min(max(_WORK // max(cells, 1), 2), 8)
         return _default(self.sweeps, sweeps), _default(self.starts, starts)
 
     def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return () if self.step is None else (f"that values are {self.step:g} apart is public",)
+
+    def in_words(self, facts: Facts) -> tuple[str, ...]:
+        """What each value passes, and what is asked before, for units that leave positions public."""
+        if facts.unit.hides_presence:
+            return ()
+        share, mechanism = self._probe_share(facts), self._mechanism(facts)
+        law = {Gaussian: "Gaussian noise", Laplace: "Laplace noise"}.get(type(mechanism), "")
+        if isinstance(mechanism, RandomisedResponse):
+            law = f"randomised response on {mechanism.categories} bins"
+        placed = "placed for the middle of the bounds"
+        if share:
+            placed = f"placed by a probe of mean and spread, for {share:.2g} of the budget"
+        return (f"each value by {law}, {placed}: {self.passed(facts):.2g} of its information is left",)
 
     # -- what is released -----------------------------------------------------------------------
 
@@ -269,34 +306,58 @@ class InputPerturbation(Silent):
         """The law of noise on real numbers; "auto" takes the one that needs no delta."""
         return "gaussian" if self.noise_law == "gaussian" else "laplace"
 
-    def channel(self, facts: Facts) -> Response | Additive:
-        """What each value passes, for units that leave positions public."""
-        unit, (low, high) = facts.unit, facts.bounds
+    def _laws(self, facts: Facts) -> tuple[str, ...]:
+        """Among which the channel is chosen. Where values are known to lie, responses always win."""
+        if self.noise_law == "response":
+            return ("response",)
+        if self.noise_law == "auto" and isinstance(facts.unit, Value) and self.clamp is None:
+            return ("response",) if self._probe_share(facts) else ("response", "laplace")
+        return (self._additive_law(),)
+
+    def _setting(self, facts: Facts, known: Located | None = None) -> Setting:
+        unit, (low, high), share = facts.unit, facts.bounds, self._probe_share(facts)
         values = unit.max_entries if isinstance(unit, UnitValues) else 1
         setting = Setting(
-            (float(low), float(high)), self.noise, facts.public_spread, self.step, values, self.clamp
+            bounds=(float(low), float(high)),
+            noise=self._noise_of(1 - share),
+            spread=facts.public_spread,
+            step=self.step,
+            values=values,
+            clamp=self.clamp,
+            known=known,
         )
-        laws: tuple[str, ...] = (self._additive_law(),)
-        if self.noise_law == "response":
-            laws = ("response",)
-        elif self.noise_law == "auto" and isinstance(unit, Value) and self.clamp is None:
-            laws = ("response", "laplace")
-        return best_channel(setting, laws)
+        return setting._replace(categories=planned_categories(setting)) if share else setting
+
+    def channel(self, facts: Facts, known: Located | None = None) -> Response | Additive:
+        """What each value passes, for units that leave positions public; ``known`` from the probe."""
+        return best_channel(self._setting(facts, known), self._laws(facts))
+
+    def passed(self, facts: Facts) -> float:
+        """Share of the values' information that is expected to pass, where positions are public."""
+        setting, laws = self._setting(facts), self._laws(facts)
+        if self._probe_share(facts):
+            return planned_efficiency(setting.noise, laws)
+        return efficiency(best_channel(setting, laws), setting)
 
     def init(self, run: Run, facts: Facts) -> State:
         self.check(facts)
         return State(facts, run)
 
-    def ask(self, state: State) -> CellsQuery | ValuesQuery:
+    def ask(self, state: State) -> ProbeQuery | CellsQuery | ValuesQuery:
         facts = state.facts
         if facts.unit.hides_presence:
             return CellsQuery(facts, state.run.seed)
-        return ValuesQuery(facts, self.channel(facts))
+        if self._probe_share(facts) and state.known is None:
+            return ProbeQuery(facts)
+        return ValuesQuery(facts, self.channel(facts, state.known))
 
-    def _evidence(self, facts: Facts, released: Noisy) -> Evidence:
+    def _evidence(self, state: State, released: Noisy) -> Evidence:
+        facts, known = state.facts, state.known
         unit, bounds = facts.unit, facts.bounds
         if not unit.hides_presence:
-            return TableEvidence(self.channel(facts), released.values, bounds)
+            channel = self.channel(facts, known)
+            which = which_cuts(channel, released.public[0])
+            return TableEvidence(channel, released.values, bounds, self.step, known, which)
         (l1, l2), law = _norms(unit), self._additive_law()
         scale = self.noise * (l2 if law == "gaussian" else l1)
         mask, value = released.values
@@ -306,6 +367,8 @@ class InputPerturbation(Silent):
     # -- the fit: post-processing ---------------------------------------------------------------
 
     def update(self, state: State, released: Noisy | None) -> tuple[State, Info]:
+        if released is not None and self._probe_share(state.facts) and state.known is None:
+            return replace(state, known=located(state.facts, released)), Info(0)
         if released is not None:
             return replace(state, work=self._begun(state, released)), Info(0)
         work = _answered(state)
@@ -326,7 +389,7 @@ class InputPerturbation(Silent):
 
     def _begun(self, state: State, released: Noisy) -> Work:
         facts = state.facts
-        evidence, cells = self._evidence(facts, released), _cells(facts, released)
+        evidence, cells = self._evidence(state, released), _cells(facts, released)
         constant = fit_constant(evidence, cells.n_entries, facts.shape.fit_mean)
         best = Best(constant_model(facts.shape, constant), constant.bound + _CLEARLY)
         return Work(Site(cells, state.run.threads), evidence, constant, best)

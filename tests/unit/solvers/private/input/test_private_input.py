@@ -79,7 +79,9 @@ def standard_errors(kind, solver, claimed):
     released = draw_once(solver, facts, tensor, seed=3)
     if kind == "response":
         channel = claimed.channel(facts)
-        told = released.values == channel.bins(np.clip(tensor.values, *BOUNDS))
+        told = released.values == channel.bins(
+            np.clip(tensor.values, *BOUNDS), np.zeros(tensor.n_entries)
+        )
         truth = exp(channel.epsilon) / (exp(channel.epsilon) + channel.categories - 1)
         return abs(told.mean() - truth) / sqrt(truth * (1 - truth) / told.size)
     if kind == "entry":
@@ -164,7 +166,7 @@ def test_values_beyond_the_bounds_and_nan_are_clipped():
         numbers = draw_once(solver, public(tensor, Value()), tensor).values
         channel = solver.channel(public(tensor, Value()))
         if isinstance(channel, Response):
-            assert numbers.tolist() == channel.bins(np.array([0, 1, -1, 0.2])).tolist()
+            assert numbers.tolist() == channel.bins(np.array([0, 1, -1, 0.2]), np.zeros(4)).tolist()
         else:
             expected = np.clip([0, 1, -1, 0.2], channel.low, channel.high)
             np.testing.assert_allclose(numbers, expected, atol=0.05)

@@ -11,7 +11,7 @@ from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.private.input import scoring
-from sfumato.solvers.private.input.channel import Terms
+from sfumato.solvers.private.input.evidence import Terms
 from sfumato.solvers.protocol import Run
 
 PLANTED = sf.synthetic.cp((14, 12, 10), 2, entries=900, snr=9.0, biases=0.5, shift=1.0, seed=1)
@@ -31,6 +31,13 @@ class NormalEvidence:
         s, miss = self.deviations[level], self.values - means
         density = norm.logpdf(miss, scale=s)
         return Terms(density, miss / s**2, np.full(means.size, 1 / s**2))
+
+    def about_spread(self, level, means, variances):
+        return 0.0
+
+    @property
+    def start(self):
+        return self
 
 
 def fitted(evidence, shape=SHAPE, sweeps=25, eager=False, seed=0):

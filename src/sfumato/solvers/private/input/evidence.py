@@ -1,0 +1,285 @@
+"""The likelihood of what was released, as a function of the entries' means.
+
+A clean value is that of a normal law, clipped to the bounds and, where values have a public spacing, the
+nearest of those that occur. What a fit is about, and what is scored, is the mean of the *clipped* value:
+tables are by that mean, so that what the bounds cut off is in the likelihood and nowhere else. With
+nodes e_j of weight w (half-way between values; very many where there is no spacing),
+
+    mean = low + w sum_j P(x > e_j),    E (value - low)^2 = 2 w sum_j (e_j - low) P(x > e_j).
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, log, sqrt
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import expit, ndtr
+
+from sfumato.solvers.private.input.channel import LEAST, Channel, Law, law_of
+from sfumato.solvers.private.input.probe import Located
+from sfumato.types import Array
+
+_MEANS = 401  # grid of the likelihood's table
+_MOST_TABLES = 8  # that are kept
+_NODES = 1024  # values that a range without a spacing is taken to have
+_LATENT = 2001  # means of the normal law, from which those of clipped values are found
+_DEVIATIONS = 32  # noise levels of the clean values that are told apart
+_SMALLEST, _LARGEST = 0.012, 0.6  # of the bounds' width: noise levels, where the spread is not known
+_LEAST_PART, _MOST_PART = 0.03, 2.5  # of the spread, where it is
+_REACH = 10.0  # spreads from the mean, beyond which no mean is looked for
+_LEAST_SHARE = 1e-3  # of the largest information
+
+
+class Terms(NamedTuple):
+    """Per entry: log-likelihood, its derivative by the mean, and the expected information (not 0)."""
+
+    log: Array
+    score: Array
+    information: Array
+
+
+class Evidence(Protocol):
+    """Released data as a function of the entries' means and the noise level of the clean values.
+
+    Means are cut to ``bounds``. A global mean is taken to lie about ``centre``, with precision
+    ``mean_precision``.
+    """
+
+    bounds: tuple[float, float]
+    deviations: Array
+    centre: float
+    mean_precision: float
+
+    def terms(self, level: int, means: Array) -> Terms:
+        """At the noise level ``deviations[level]``."""
+
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:
+        """Log-likelihood of the spread that was asked for, if any, given means and their variances."""
+
+    @property
+    def start(self) -> Evidence:
+        """What to begin a fit with: a likelihood that is not blind to what is far from its mean."""
+
+
+def mean_precision(bounds: tuple[float, float]) -> float:
+    """One over the square of a quarter of the bounds' width."""
+    return 16 / (bounds[1] - bounds[0]) ** 2
+
+
+def _widened(bounds: tuple[float, float]) -> tuple[float, float]:
+    """A fitted mean may lie a little beyond the bounds."""
+    low, high = bounds
+    return low - 0.1 * (high - low), high + 0.1 * (high - low)
+
+
+class Range(NamedTuple):
+    """Between which numbers clean values lie, and how far from each other they are."""
+
+    low: float
+    high: float
+    step: float
+
+    @classmethod
+    def of(cls, bounds: tuple[float, float], step: float | None, known: Located | None) -> Range:
+        """The bounds, or what is near the values where bounds are far away."""
+        low, high = bounds
+        if known is not None:
+            low = max(low, known.mean - _REACH * known.spread)
+            high = min(high, known.mean + _REACH * known.spread)
+        if step is not None and (high - low) / step <= _NODES:
+            low = bounds[0] + step * floor((low - bounds[0]) / step + 1e-9)
+            high = bounds[0] + step * ceil((high - bounds[0]) / step - 1e-9)
+            return cls(low, high, step)
+        return cls(low, high, (high - low) / _NODES)
+
+    def moments(self, means: Array, deviation: float) -> tuple[Array, Array, Array]:
+        """Of a clipped value: mean, the mean's derivative by that of the normal law, variance."""
+        nodes = self.low + self.step * (np.arange(round((self.high - self.low) / self.step)) + 0.5)
+        t = (means[:, None] - nodes) / deviation
+        above = ndtr(t)
+        mean = self.step * above.sum(1)
+        slope = self.step * np.exp(-0.5 * t * t).sum(1) / (deviation * sqrt(2 * np.pi))
+        square = 2 * self.step * (above @ (nodes - self.low))
+        return self.low + mean, slope, square - mean**2
+
+
+class _Table(NamedTuple):
+    """By mean (rows), set of cuts and output: log-probability and score.
+
+    By mean and set: information. By mean: variance of a clean value.
+    """
+
+    logs: Array
+    score: Array
+    information: Array
+    variance: Array
+
+
+class NormalEvidence:
+    """Numbers with normal noise, and nothing of bounds: a sum of squares, which has one minimum.
+
+    An entry that lies far from its mean may be a lie, and the likelihood of a response takes it for one:
+    rows that are far out would never be found from the constant.
+    """
+
+    def __init__(self, numbers: Array, noise: float, like: TableEvidence) -> None:
+        self._numbers, self._noise = numbers, noise
+        self.bounds, self.deviations = like.bounds, like.deviations
+        self.centre, self.mean_precision = like.centre, like.mean_precision
+
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
+        return 0.0
+
+    @property
+    def start(self) -> Evidence:
+        return self
+
+    def terms(self, level: int, means: Array) -> Terms:
+        variance = float(self.deviations[level]) ** 2 + self._noise
+        miss = self._numbers - means
+        return Terms(
+            -0.5 * (log(variance) + miss**2 / variance),
+            miss / variance,
+            np.full(miss.shape, 1 / variance),
+        )
+
+
+class TableEvidence:
+    """Evidence from a channel with one output per entry, looked up in tables by mean and output.
+
+    ``known`` is what a probe has found, if there was one: where the mean is expected, and a spread that
+    noise level and means have to make up; few bins say little of the noise level, two nothing. ``which``
+    of the channel's edges are those of each entry.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        released: Array,
+        bounds: tuple[float, float],
+        step: float | None = None,
+        known: Located | None = None,
+        which: Array | None = None,
+    ) -> None:
+        low, high = bounds
+        which = np.zeros(released.shape, np.int64) if which is None else which
+        smallest, largest = _SMALLEST * (high - low), _LARGEST * (high - low)
+        self.centre, self.mean_precision = (low + high) / 2, mean_precision(bounds)
+        if known is not None:
+            smallest, largest = _LEAST_PART * known.spread, _MOST_PART * known.spread
+            self.centre, self.mean_precision = known.mean, known.mean_error**-2
+        smallest = max(smallest, 0.35 * channel.resolution)
+        self.deviations = np.geomspace(smallest, max(largest, 1.1 * smallest), _DEVIATIONS)
+        self._channel, self._known, self._range = channel, known, Range.of(bounds, step, known)
+        self.bounds = self._range.low, self._range.high
+        self._which = which
+        self._outputs = channel.outputs(released) + channel.matrix.shape[1] * which
+        self._means = np.linspace(*self.bounds, _MEANS)
+        self._tables: dict[int, _Table] = {}
+        spread = (high - low) / 4 if known is None else known.spread
+        self.start = NormalEvidence(*channel.unbiased(released, which, spread), self)
+
+    def _table(self, level: int) -> _Table:
+        if level not in self._tables:
+            if len(self._tables) > _MOST_TABLES:
+                self._tables.clear()
+            deviation = float(self.deviations[level])
+            # Further out a mean hardly moves, whatever the normal law's does.
+            latent = np.linspace(self.bounds[0] - deviation, self.bounds[1] + deviation, _LATENT)
+            latent = np.interp(self._means, self._range.moments(latent, deviation)[0], latent)
+            _, slope, variance = self._range.moments(latent, deviation)
+            sets = range(len(self._channel.edges))
+            laws = [law_of(self._channel, latent, deviation, which) for which in sets]
+            probability = np.maximum(np.stack([law.probability for law in laws], 1), LEAST)
+            by_mean = np.stack([law.by_mean for law in laws], 1) / slope[:, None, None]
+            score = by_mean / probability
+            information = (score * by_mean).sum(axis=2)
+            # Far outside the channel's range an entry says next to nothing.
+            information = np.maximum(information, _LEAST_SHARE * information.max())
+            self._tables[level] = _Table(np.log(probability), score, information, variance)
+        return self._tables[level]
+
+    def _places(self, means: Array) -> tuple[Array, Array]:
+        """Rows of the table, and how far towards the next one."""
+        step = self._means[1] - self._means[0]
+        place = np.clip((means - self._means[0]) / step, 0, _MEANS - 1 - 1e-9)
+        row = place.astype(np.int64)
+        return row, place - row
+
+    def terms(self, level: int, means: Array) -> Terms:
+        table = self._table(level)
+        row, share = self._places(means)
+
+        def between(table: Array, columns: Array) -> Array:
+            width = table[0].size
+            first = row * width + columns
+            here, next_row = table.ravel()[first], table.ravel()[first + width]
+            mixed: Array = here + share * (next_row - here)
+            return mixed
+
+        return Terms(
+            between(table.logs, self._outputs),
+            between(table.score, self._outputs),
+            between(table.information, self._which),
+        )
+
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:
+        if self._known is None:
+            return 0.0
+        row, _ = self._places(means)
+        inside = np.clip(means, *self.bounds)
+        square = self._table(level).variance[row].mean() + inside.var() + variances.mean()
+        miss = log(square / self._known.spread**2) / self._known.square_error
+        return -0.5 * miss * miss
+
+
+class PresenceEvidence:
+    """Evidence from a noisy mask and a noisy masked value at every cell.
+
+    With r the probability that a cell is observed, given its noisy mask alone, the noisy value y of
+    a cell with mean f (from the centre, in half-widths) has mean r f exactly, and variance
+    ``v = noise^2 + r s^2 + r (1 - r) f^2``. A normal quasi-likelihood with these two is used: its
+    information r^2 / v is right both where masks are plain to see and where they drown.
+    """
+
+    def __init__(
+        self,
+        mask: Array,
+        value: Array,
+        law: Law,
+        scales: tuple[float, float],
+        bounds: tuple[float, float],
+        entries: int | None,
+    ) -> None:
+        low, high = bounds
+        self.bounds = _widened(bounds)
+        self.centre, self.mean_precision = (low + high) / 2, mean_precision(bounds)
+        self._half, self._value = (high - low) / 2, value
+        self.deviations = np.geomspace(_SMALLEST, _LARGEST, _DEVIATIONS) * (high - low)
+        self._noise = scales[1] ** 2 * (2.0 if law == "laplace" else 1.0)
+        density = float(mask.mean()) if entries is None else entries / mask.size
+        density = min(max(density, 1 / mask.size), 1 - 1 / mask.size)
+        t = mask / scales[0]
+        at_one = (mask - 1) / scales[0]
+        odds = np.abs(t) - np.abs(at_one) if law == "laplace" else (t**2 - at_one**2) / 2
+        # Not zero: a cell that is hardly there has a small weight, but has one.
+        self._presence = np.maximum(expit(log(density / (1 - density)) + odds), 1e-9)
+
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
+        return 0.0
+
+    @property
+    def start(self) -> Evidence:
+        return self
+
+    def terms(self, level: int, means: Array) -> Terms:
+        r, f = self._presence, (np.clip(means, *self.bounds) - self.centre) / self._half
+        s = float(self.deviations[level]) / self._half
+        variance = self._noise + r * s**2 + r * (1 - r) * f**2
+        miss = self._value - r * f
+        return Terms(
+            -0.5 * (np.log(variance) + miss**2 / variance),
+            r * miss / (variance * self._half),
+            r**2 / (variance * self._half**2),
+        )
