@@ -36,7 +36,7 @@ from sfumato.sites.memory import Site, WeightedSite
 from sfumato.types import Array
 
 _BYTES = 1 << 24  # of the normal equations of rows that are solved at a time
-_ASKED_ROWS = 8192  # how many rows tell how large they are: more would hardly say more
+ASKED_ROWS = 8192  # how many rows tell how large they are: more would hardly say more
 _ENTRIES = 1 << 18  # entries weighed at a time, likewise
 
 
@@ -66,7 +66,7 @@ def own_squares(
     mode, size = prior.mode, model.shape[prior.mode]
     solved = model.with_rows(mode, np.zeros((size, model.ranks[mode])), np.zeros(size))
     members = [groups == g for g in range(int(groups.max(initial=-1)) + 1)]
-    total, every = np.zeros(3 * len(members), np.int64), -(-size // _ASKED_ROWS)
+    total, every = np.zeros(3 * len(members), np.int64), -(-size // ASKED_ROWS)
     for block in _blocks(solved, prior, site):
         asked = (np.arange(block.first, block.first + block.rows.shape[0]) % every == 0) & (
             block.sums.counts > 0

@@ -83,7 +83,7 @@ from sfumato.types import Array
 _MOST_STEPS = 100
 _MOST_LEVELS = 2**22  # of an owner's cells, whose sums are rounded
 _USUAL_REACH = 0.2  # of owners' coordinates, for what is expected alone
-_OWN_LENGTH = 1.0  # that an owner's squares are shortened to, over what they are if all are as expected
+_OWN_LENGTH = 0.45  # that an owner's squares are shortened to, over what they are if all are as expected
 
 
 class Settled(NamedTuple):

@@ -11,6 +11,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior, Pull
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
+from sfumato.solvers.least_squares.own_rows import ASKED_ROWS
 from sfumato.solvers.private.biases import BiasRelease, BiasState
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.factoring import (
@@ -36,7 +37,7 @@ from sfumato.types import Array
 
 SLOPE, COUNT, PRESENCE, RATING = range(4)  # groups of columns
 # Variance of an owner's slope on a column, over that of what is left of a value: before it is asked.
-_FIRST_VARIANCES = {SLOPE: 1 / 30, COUNT: 1 / 30, PRESENCE: 1 / 60, RATING: 1 / 60}
+_FIRST_VARIANCES = {SLOPE: 1 / 60, COUNT: 1 / 60, PRESENCE: 1 / 80, RATING: 1 / 80}
 _PULL = 0.5  # of a prior deviation, where an owner's designs lie one deviation from the centre
 _DOUBT_OF_VARIANCE = 0.7  # how far these may be from the truth, as a share of them
 _VARIANCES = 0.02, 4.0  # between which what is learnt of them has to lie
@@ -275,8 +276,11 @@ def read_own(state: State, noisy: Noisy) -> State:
     variance have the mean squares v T^2 + T (1 - T).
     """
     present = sorted({group for group, _, _ in state.groups()})
+    owners = state.facts.sizes[state.facts.local or 0]
     number = noisy.values.shape[0] // 3
     squares, moved, twice = np.maximum(noisy.values.reshape(3, number), 1e-9)
+    # The square of a number between zero and one is smaller than it, but not in the mean of many.
+    twice = np.clip(twice, moved**2 / min(owners, ASKED_ROWS), moved)
     guess = (squares - moved + twice) / twice
     error = 2 * (noisy.deviation / twice) ** 2
     kept = _DOUBT_OF_VARIANCE**2 / (_DOUBT_OF_VARIANCE**2 + error)
