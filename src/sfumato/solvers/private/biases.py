@@ -48,6 +48,7 @@ from sfumato.solvers.protocol import Finished, Info, Run, Silent, Wish
 from sfumato.types import Array
 
 _CLIPPED = 1.8  # by how much noise is worse than its variance says: clipping cuts signal too
+_FAR = 0.3  # of the clip, left at a level on average: then rounds before are forgotten
 _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its averaged sums
 
 
@@ -73,7 +74,7 @@ class Learnt:
     count_deviation: float = 0.0
     sums: Array | None = None
     noise: Array | None = None
-    rounds: int = 0
+    rounds: Array | float = 0.0  # that are averaged, by level
     biases: Guess | None = None
 
 
@@ -436,10 +437,12 @@ def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
     counts = level.counts or Guess(np.ones(size), np.zeros(size))
     weights = np.ones(size) if query.weights is None else query.weights
     biases = state.model.mode_biases[mode].astype(np.float64)
-    sums = noisy.values / weights + counts.means * biases
-    noise = (noisy.deviation / weights) ** 2
-    rounds = level.rounds + 1
+    left, noise = noisy.values / weights, (noisy.deviation / weights) ** 2
+    sums, rounds = left + counts.means * biases, np.ones(size)
     if level.sums is not None and level.noise is not None:
+        # A level that is still far from its bias was clipped in this round, and before even more.
+        far = np.abs(left) - 5 * np.sqrt(noise) > _FAR * query.clip * counts.means
+        rounds = np.where(far, 1.0, level.rounds + 1)
         keep, step = (rounds - 1) / rounds, 1 / rounds
         sums = keep * level.sums + step * sums
         noise = keep**2 * level.noise + step**2 * noise
