@@ -297,6 +297,19 @@ def test_the_spread_is_not_asked_where_it_is_public_or_would_be_noise(unit, pure
     assert asked(1e3) == (False, 0.5)  # half of what is usual
 
 
+@pytest.mark.parametrize("unit", [Value(), Entry()], ids=lambda unit: unit.key)
+def test_a_level_far_from_all_others_is_found_in_spite_of_clipping(unit):
+    """The first rounds clip its residuals: they are not averaged with those that do no longer."""
+    rng, sizes = np.random.default_rng(10), (120, 30)
+    cells = np.stack(np.unravel_index(rng.permutation(3600)[:3000], sizes))
+    values = np.clip(1.4 + 0.1 * rng.normal(size=3000) + 1.5 * (cells[1] == 7), *BOUNDS)
+    modes = tuple(Mode(name, n) for name, n in zip(("user", "item"), sizes, strict=True))
+    tensor = SparseTensor(cells, values, modes, BOUNDS)
+    _, made, _ = fit(PrivateBiases(0.5), facts_of(tensor, unit), Site(tensor, 1))
+    biases = made.model.mode_biases[1]
+    assert biases[7] - np.delete(biases, 7).mean() == pytest.approx(1.5, rel=0.15)
+
+
 @EACH_UNIT
 def test_biases_that_are_not_there_are_shrunk_away(unit):
     """Few values in a narrow part of the bounds: neither noise nor a wide prior is to make up biases."""
