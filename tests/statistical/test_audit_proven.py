@@ -16,7 +16,7 @@ from sfumato.data.tensor import Mode
 from sfumato.engines.local import Local
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.gradient.solver import PrivateSGD
-from sfumato.solvers.private.input import channel
+from sfumato.solvers.private.input import evidence
 from sfumato.solvers.private.input.solver import InputPerturbation
 from sfumato.solvers.private.output import PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses
@@ -70,16 +70,16 @@ CANARY = {"value": "least", "entry": "least", "user": "full", "values:user": "mo
 @pytest.fixture(scope="module", autouse=True)
 def laws_are_kept():
     """Every run of an audit has the same channel, of public numbers: what it does is worked out once."""
-    law_of, kept = channel.law_of, {}
+    law_of, kept = evidence.law_of, {}
 
-    def kept_law(noise, means, deviation):
-        what = noise, means.tobytes(), deviation
+    def kept_law(noise, means, deviation, which):
+        what = noise, means.tobytes(), deviation, which
         if what not in kept:
-            kept[what] = law_of(noise, means, deviation)
+            kept[what] = law_of(noise, means, deviation, which)
         return kept[what]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(channel, "law_of", kept_law)
+        patch.setattr(evidence, "law_of", kept_law)
         yield
 
 

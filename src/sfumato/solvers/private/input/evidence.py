@@ -10,6 +10,7 @@ nodes e_j of weight w (half-way between values; very many where there is no spac
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil, floor, log, sqrt
 from typing import NamedTuple, Protocol
 
@@ -23,7 +24,7 @@ from sfumato.types import Array
 _MEANS = 401  # grid of the likelihood's table
 _MOST_TABLES = 8  # that are kept
 _NODES = 1024  # values that a range without a spacing is taken to have
-_LATENT = 2001  # means of the normal law, from which those of clipped values are found
+_LATENT = 801  # means of the normal law, from which those of clipped values are found
 _DEVIATIONS = 32  # noise levels of the clean values that are told apart
 _SMALLEST, _LARGEST = 0.012, 0.6  # of the bounds' width: noise levels, where the spread is not known
 _LEAST_PART, _MOST_PART = 0.03, 2.5  # of the spread, where it is
@@ -93,6 +94,11 @@ class Range(NamedTuple):
             return cls(low, high, step)
         return cls(low, high, (high - low) / _NODES)
 
+    @property
+    def means(self) -> Array:
+        """The grid of a table."""
+        return np.linspace(self.low, self.high, _MEANS)
+
     def moments(self, means: Array, deviation: float) -> tuple[Array, Array, Array]:
         """Of a clipped value: mean, the mean's derivative by that of the normal law, variance."""
         nodes = self.low + self.step * (np.arange(round((self.high - self.low) / self.step)) + 0.5)
@@ -102,6 +108,16 @@ class Range(NamedTuple):
         slope = self.step * np.exp(-0.5 * t * t).sum(1) / (deviation * sqrt(2 * np.pi))
         square = 2 * self.step * (above @ (nodes - self.low))
         return self.low + mean, slope, square - mean**2
+
+
+@lru_cache(maxsize=64)
+def _by_mean(values: Range, deviation: float) -> tuple[Array, Array, Array]:
+    """The normal law's mean, with slope and variance, for each mean of a clipped value on the grid."""
+    # Further out a mean hardly moves, whatever the normal law's does.
+    latent = np.linspace(values.low - deviation, values.high + deviation, _LATENT)
+    latent = np.interp(values.means, values.moments(latent, deviation)[0], latent)
+    _, slope, variance = values.moments(latent, deviation)
+    return latent, slope, variance
 
 
 class _Table(NamedTuple):
@@ -175,7 +191,7 @@ class TableEvidence:
         self.bounds = self._range.low, self._range.high
         self._which = which
         self._outputs = channel.outputs(released) + channel.matrix.shape[1] * which
-        self._means = np.linspace(*self.bounds, _MEANS)
+        self._means = self._range.means
         self._tables: dict[int, _Table] = {}
         spread = (high - low) / 4 if known is None else known.spread
         self.start = NormalEvidence(*channel.unbiased(released, which, spread), self)
@@ -185,10 +201,7 @@ class TableEvidence:
             if len(self._tables) > _MOST_TABLES:
                 self._tables.clear()
             deviation = float(self.deviations[level])
-            # Further out a mean hardly moves, whatever the normal law's does.
-            latent = np.linspace(self.bounds[0] - deviation, self.bounds[1] + deviation, _LATENT)
-            latent = np.interp(self._means, self._range.moments(latent, deviation)[0], latent)
-            _, slope, variance = self._range.moments(latent, deviation)
+            latent, slope, variance = _by_mean(self._range, deviation)
             sets = range(len(self._channel.edges))
             laws = [law_of(self._channel, latent, deviation, which) for which in sets]
             probability = np.maximum(np.stack([law.probability for law in laws], 1), LEAST)
