@@ -25,6 +25,7 @@ from sfumato.fit import planner
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.plan import PrivatePlan
 from sfumato.privacy.facts import Facts
+from sfumato.solvers.private.moments.settings import usual_rank
 from sfumato.types import Array
 
 Pair = tuple[sf.SparseTensor, sf.SparseTensor]
@@ -180,9 +181,10 @@ def measure(shapes: Sequence[Shape], epsilons: Sequence[float], seeds: Sequence[
     found, failed = [], 0
     for shape, seed in product(shapes, seeds):
         for case in cases([(shape.what, shape.data(seed))], epsilons, seed):
-            ratios = []
-            for rank in RANKS:
-                method = "alternating" if rank else "bias"
+            ratios, methods = [], [("alternating" if rank else "bias", rank) for rank in RANKS]
+            if planner.serves_moments(case.facts, case.budget) and len(case.outlook.timeless) == 2:
+                methods.append(("moments", usual_rank(case.facts)))
+            for method, rank in methods:
                 try:
                     ratios.append(case.rmse(method, rank or 1) / case.constant)
                 except (np.linalg.LinAlgError, sf.SfumatoError) as error:
@@ -208,11 +210,12 @@ def _expected(m: Measured, method: str, rank: int, efficiency: planner.Efficienc
 
 def fit_constants(found: Sequence[Measured]) -> planner.Efficiency:
     """The factors whose mean miss is least, to two digits: first of biases, then of the rest."""
-    efficiency = planner.Efficiency(1.0, 1.0, 1.0)
+    efficiency = planner.Efficiency(1.0, 1.0, 1.0, 1.0)
     for name, those in (
         ("biases", [m for m in found if m.method == "bias"]),
-        ("entries", [m for m in found if m.rank and m.case.unit == "entry"]),
-        ("units", [m for m in found if m.rank and m.case.unit == "user"]),
+        ("entries", [m for m in found if m.method == "alternating" and m.case.unit == "entry"]),
+        ("units", [m for m in found if m.method == "alternating" and m.case.unit == "user"]),
+        ("moments", [m for m in found if m.method == "moments"]),
     ):
         factors = np.geomspace(1, 10, 13)
         sizes = [np.abs(misses(those, efficiency._replace(**{name: f}))).mean() for f in factors]

@@ -69,6 +69,7 @@ from sfumato.solvers.private.biases import PrivateBiases as PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant as PrivateConstant
 from sfumato.solvers.private.gradient.solver import PrivateSGD as PrivateSGD
 from sfumato.solvers.private.input.solver import InputPerturbation as InputPerturbation
+from sfumato.solvers.private.moments.solver import PrivateMoments as PrivateMoments
 from sfumato.solvers.private.output import PrivateOutput as PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses as PrivatePasses
 from sfumato.store import new_key as new_key

@@ -112,7 +112,7 @@ class _Order:
     @property
     def plans_rank(self) -> bool:
         """Whether the rank, where none is given, follows from the budget."""
-        return self.privacy is not None and self.privacy.method in ("auto", "alternating")
+        return self.privacy is not None and self.privacy.method in ("auto", "alternating", "moments")
 
     @property
     def leaves_open(self) -> bool:

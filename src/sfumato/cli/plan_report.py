@@ -32,7 +32,7 @@ _MOST_DIGITS = 5  # behind the point: with more, a row of budgets is wider than 
 _EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _USUAL_NAMES = ("user", "item")
 COSTS_NOTHING = "This costs no privacy: it follows from the numbers given, and no data is touched."
-_NAMES = {"bias": "biases", "alternating": "factors"}
+_NAMES = {"bias": "biases", "alternating": "factors", "moments": "factors"}
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,26 @@ class Row:
         facts, budget = order.plan.task.facts, Budget(epsilon, order.delta)
         self.epsilon = epsilon
         self.forecast: Forecast = forecast(facts, budget, profile=order.profile, most=order.rank)
-        self.method: str = choose(facts, budget, order.rank, order.profile).method
+        self.choice = choose(facts, budget, order.rank, order.profile)
+        self.method: str = self.choice.method
 
     @property
     def expected(self) -> Expectation | None:
         """What to expect of the method that is taken; None where there is no formula for it."""
-        known = [self.forecast.constant, self.forecast.biases, self.forecast.factors]
+        known = [self.forecast.best, self.forecast.constant, self.forecast.biases, self.forecast.factors]
         return next((each for each in known if each is not None and each.method == self.method), None)
+
+    @property
+    def in_a_word(self) -> str:
+        """What the plan takes."""
+        if self.slopes:
+            return "biases, slopes"
+        return _NAMES.get(self.method, self.method)
+
+    @property
+    def slopes(self) -> bool:
+        """Whether it is biases with owners' slopes on them, and no more."""
+        return self.method == "moments" and self.choice.rank == self.forecast.slopes
 
     def to_json(self, scale: float) -> dict[str, Any]:
         factors, expected = self.forecast.factors, self.expected
@@ -193,8 +206,11 @@ def _chosen_line(asked: Row) -> str:
     expected = asked.expected
     if expected is None:
         return f"Chosen: the method {asked.method!r}."
+    if asked.slopes:
+        return "Chosen: private biases, and owners' own slopes on them, which cost nothing."
     if expected.rank:
-        return f"Chosen: factors of rank {expected.rank}, by an alternating fit."
+        fit = "moments" if expected.method == "moments" else "an alternating fit"
+        return f"Chosen: factors of rank {expected.rank}, by {fit}."
     return f"Chosen: private {_NAMES.get(expected.method, expected.method)}, without factors."
 
 
@@ -221,7 +237,7 @@ def _table(order: PlanOrder, found: Sequence[Row]) -> Table:
             *(_number(each, order) for each in numbers),
             _number(factors, order) if factors else "",
             str(factors.rank) if factors else "",
-            _NAMES.get(row.method, row.method),
+            row.in_a_word,
             f"{expected.ratio:.3f}" if expected else "",
             f"{expected.band[0]:.2f} to {expected.band[1]:.2f}" if expected else "",
         )

@@ -145,10 +145,10 @@ def test_presence_is_what_finds_it_where_ratings_are_few():
 
 @each_unit
 def test_what_does_not_help_is_shrunk_away(unit):
-    """Presence says nothing and there are no tastes: not worse than biases by more than 0.5%."""
+    """Presence says nothing and there are no tastes: not worse than biases by more than 1%."""
     train, test = ratings(chosen=0.0, strength=0.0)
     found, biases = (fitted(train, unit, 10.0, *how).rmse(test) for how in WAYS)
-    assert found < 1.005 * biases
+    assert found < 1.01 * biases
 
 
 @each_unit
