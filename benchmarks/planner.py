@@ -23,6 +23,7 @@ import sfumato as sf
 from benchmarks.report import Figure, say
 from sfumato.fit import planner
 from sfumato.fit.admit import with_labels_of
+from sfumato.fit.outlook import Outlook
 from sfumato.fit.plan import PrivatePlan
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.moments.settings import usual_rank
@@ -92,8 +93,8 @@ class Case:
         return plan.task.facts
 
     @cached_property
-    def outlook(self) -> planner.Outlook:
-        return planner.Outlook(self.facts)
+    def outlook(self) -> Outlook:
+        return Outlook(self.facts)
 
     @property
     def budget(self) -> sf.Budget:

@@ -18,10 +18,13 @@ SAME_NAME = {
     "plan.py": "plans, and the command that shows one",
     "power.py": "the power method as it is carried out and as people call it",
     "protocol.py": "what every model is, and every solver",
+    "queries.py": "what the solver of a folder asks",
     "records.py": "plain data: how it is marked, and what is found of data and fits",
     "search.py": "searches as they are carried out and as people call them",
+    "settings.py": "the settings of a folder's solver, and its draws",
     "shape.py": "what is fitted: to one tensor, and to several that share modes",
     "solver.py": "the solver in a folder of one family",
+    "state.py": "where the solver of a folder is",
     "wei.py": "paper W's algorithms as printed, and its studies",
 }
 

@@ -138,7 +138,7 @@ class Row:
     def in_a_word(self) -> str:
         """What the plan takes."""
         if self.slopes:
-            return "biases, slopes"
+            return "slopes"
         return _NAMES.get(self.method, self.method)
 
     @property

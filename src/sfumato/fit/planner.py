@@ -12,18 +12,18 @@ it depends on how much the others have found: a fixed point, zero where the data
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from math import floor, inf, log2, prod, sqrt
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cache
+from math import floor, inf, log2, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from sfumato.data.profile import Profile
+from sfumato.fit.outlook import Outlook
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
-from sfumato.privacy.roots import crossing
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
@@ -33,7 +33,6 @@ from sfumato.solvers.private.moments.settings import STEPS, column_modes, layout
 from sfumato.solvers.private.moments.solver import PrivateMoments
 from sfumato.types import Array
 
-_GROUPS = 64  # of levels of like popularity
 _PRESENCE = 0.1  # variance of how much likelier somebody is to have an entry, by component that shows
 _START = 0.03  # what a random start has found of a component, in each mode
 _SWEEPS, _SETTLED = 300, 1e-6  # towards a fixed point
@@ -58,160 +57,6 @@ EFFICIENCY = Efficiency(biases=1.8, entries=6.8, units=5.6, moments=5.0)
 # Twice the root mean square of how far fits lay from what was expected of them, from the same run and
 # rounded up. With three modes or more a random start does not find all that is there to be found.
 _BIAS_BAND, _FACTOR_BAND, _TENSOR_BAND = 0.02, 0.03, 0.04
-
-
-# -- how entries lie ------------------------------------------------------------------------------
-
-
-class Levels(NamedTuple):
-    """A mode's levels in groups of like popularity: entries of one level, and number of levels."""
-
-    entries: Array
-    number: Array
-
-    @property
-    def share(self) -> Array:
-        """Of all entries, by group."""
-        weights: Array = self.entries * self.number
-        return np.asarray(weights / weights.sum())
-
-    @property
-    def first(self) -> Array:
-        """The first level of each group."""
-        return np.concatenate([[0], np.cumsum(self.number)[:-1]]).astype(np.int64)
-
-    def spread_out(self, by_group: Array) -> Array:
-        return np.repeat(by_group, self.number.astype(np.int64))
-
-
-def popular_levels(size: int, exponent: float, entries: float, cells: float) -> Levels:
-    """Levels under a Zipf law, of which none has more entries than it has cells.
-
-    Where cells are drawn without repetition, a level of popularity p has cells (1 - exp(-x p)) of
-    them, x such that they add up.
-    """
-    edges = np.unique(np.round(np.geomspace(1, size + 1, _GROUPS + 1)).astype(np.int64))
-    popularity = np.arange(1, size + 1, dtype=np.float64) ** -exponent
-    number = np.diff(edges).astype(np.float64)
-    popularity = np.add.reduceat(popularity, edges[:-1] - 1) / number
-    popularity /= number @ popularity
-    full = entries / (size * cells)
-    if full >= 0.999:
-        return Levels(np.full(number.shape, entries / size), number)
-
-    def surplus(log_rate: float) -> float:
-        return float(number @ -np.expm1(-np.exp(log_rate) * popularity)) / size - full
-
-    start = np.log(entries / cells)
-    high = start + 1.0
-    while surplus(high) < 0:
-        high += 1.0
-    rate = np.exp(crossing(surplus, float(start) - 1e-9, float(high), 1e-12))
-    drawn = cells * -np.expm1(-rate * popularity)
-    return Levels(drawn * entries / (number @ drawn), number)
-
-
-class Counted(NamedTuple):
-    """What a level's sum is made of, by group: its entries' weights, and their squares, added up."""
-
-    weights: Array
-    squares: Array
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The public numbers of a fit, and what is assumed beside them. Variances are over the values'."""
-
-    facts: Facts
-    profile: Profile = field(default_factory=Profile)
-
-    @cached_property
-    def known(self) -> Known:
-        return Known(self.facts, 1.0, pure=False)
-
-    @cached_property
-    def entries(self) -> float:
-        return self.facts.expected_entries
-
-    @cached_property
-    def people(self) -> int:
-        """The mode whose levels are people: the unit's, the local one, or else the first."""
-        for mode in (self.facts.unit_mode, self.facts.local):
-            if mode is not None:
-                return mode
-        return 0
-
-    @cached_property
-    def levels(self) -> tuple[Levels, ...]:
-        sizes = self.facts.sizes
-        exponents = self.profile.exponents(self.facts.modes, self.people)
-        return tuple(
-            popular_levels(size, exponent, self.entries, prod(sizes) / size)
-            for size, exponent in zip(sizes, exponents, strict=True)
-        )
-
-    @cached_property
-    def shares(self) -> list[Array]:
-        """Of all entries, by mode and group: asked for in every step towards a fixed point."""
-        return [levels.share for levels in self.levels]
-
-    @cached_property
-    def counted(self) -> tuple[Counted, ...]:
-        """By mode, as the solvers' questions count: entries, or units' contributions."""
-        return tuple(self._counted(mode) for mode in range(len(self.levels)))
-
-    def _counted(self, mode: int) -> Counted:
-        """A unit with k_j entries at level j weighs each (ridge + sum_j k_j^2)^(-1/2)."""
-        entries, own = self.levels[mode].entries, self.facts.unit_mode
-        if own is None:
-            return Counted(entries, entries)
-        if mode == own:
-            squares = entries**2 / (entries**2 + self.known.ridge)
-            return Counted(np.sqrt(squares), squares / entries)
-        units, here = self.levels[own], self.levels[mode]
-        cells = prod(self.facts.sizes) / (self.facts.sizes[own] * self.facts.sizes[mode])
-        twice = here.number @ (here.entries / self.entries) ** 2 * (1 - 1 / cells)
-        squares = 1 / (units.entries + twice * units.entries**2 + self.known.ridge)
-        return Counted(entries * (units.share @ np.sqrt(squares)), entries * (units.share @ squares))
-
-    @cached_property
-    def counts(self) -> list[Array]:
-        """Weighted counts of all levels of each mode, as solvers take them."""
-        pairs = zip(self.levels, self.counted, strict=True)
-        return [levels.spread_out(counted.weights) for levels, counted in pairs]
-
-    def by_group(self, mode: int, by_level: Array) -> Array:
-        return np.asarray(by_level[self.levels[mode].first])
-
-    @cached_property
-    def bias_variances(self) -> Array:
-        return np.array(self.profile.bias_variances(self.facts.modes))
-
-    @cached_property
-    def timeless(self) -> list[int]:
-        """Modes whose factors have to be found; those of times are taken for one."""
-        return [m for m, mode in enumerate(self.facts.modes) if mode.bin is None]
-
-    def unexplained(self, lost: Array) -> float:
-        """Variance that biases leave, where these shares of them are lost."""
-        return float(1 - self.bias_variances @ (1 - lost))
-
-    def kept(
-        self, mode: int, signal: Any, rest: float, noise: Any, *, locally: bool | None = None
-    ) -> Array:
-        """Share of a signal's variance that a mode's levels keep, at an average entry.
-
-        ``rest`` is the variance of an entry beside the signal, ``noise`` that of a level's sum. Rows
-        that are solved by their owners (``locally``; by default the local mode's) have none.
-        """
-        entries, counted = self.levels[mode].entries, self.counted[mode]
-        if locally is None:
-            locally = mode == self.facts.local
-        if locally:
-            counted, noise = Counted(entries, entries), 0.0
-        found = np.multiply.outer(np.asarray(signal, np.float64), counted.weights**2)
-        kept = found / (found + rest * counted.squares + noise)
-        return np.asarray(kept @ self.shares[mode])
 
 
 # -- what to expect -------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.data.profile import Profile
-from sfumato.fit.planner import Outcome, Outlook, expected, multiplier
+from sfumato.fit.outlook import Outlook
+from sfumato.fit.planner import Outcome, expected, multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.input import solver as perturbation

@@ -9,7 +9,8 @@ import pytest
 import sfumato as sf
 from sfumato.engines.local import Local
 from sfumato.fit import planner
-from sfumato.fit.planner import Outlook, expected, expected_biases, forecast, popular_levels
+from sfumato.fit.outlook import Outlook, popular_levels
+from sfumato.fit.planner import expected, expected_biases, forecast
 from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.entropy import Entropy

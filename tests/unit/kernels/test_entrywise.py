@@ -7,13 +7,13 @@ from sfumato.kernels.numba.compiler import kernel
 from sfumato.kernels.numba.entrywise import (
     add_kronecker,
     design,
-    design_variance,
     evaluate,
     locate,
     row_width,
     step_core,
     workspace,
 )
+from sfumato.kernels.numba.moments import design_moments, moments_workspace
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import CPModel, TuckerModel
 
@@ -27,7 +27,10 @@ def at_entry(p, variances, core_variances, cells, one, all_at_once, spreads, tot
     width = row_width(p)
     for m in range(len(p.offsets)):
         design(p, index, m, work, one, m * width)
-        design_variance(p, variances, core_variances, index, m, work, spreads, m * width)
+        again, spread = np.empty(width), np.zeros(width)
+        room = moments_workspace(p, core_variances, m)
+        design_moments(p, variances, core_variances, index, m, room, again, 0, spread)
+        spreads[m * width : (m + 1) * width] = spread
     out[0] = evaluate(p, index, work)
     for k in range(all_at_once.shape[0]):
         all_at_once[k] = work[k]

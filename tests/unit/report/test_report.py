@@ -146,7 +146,7 @@ def test_a_warm_up_fits_a_few_entries():
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_memory_is_about_what_a_fit_takes(order):
-    planted = sf.synthetic.cp((200, 150, 30)[:order], 2, entries=20_000).tensor
+    planted = sf.synthetic.cp((400, 300, 30)[:order], 2, entries=60_000).tensor
     expected = describe(planted, rank=4)
     for solver, total in (
         (sf.ALS(sweeps=1), expected.bytes_als),

@@ -36,6 +36,7 @@ from sfumato.sites.memory import Site, WeightedSite
 from sfumato.types import Array
 
 _BYTES = 1 << 24  # of the normal equations of rows that are solved at a time
+_LEAST_ROWS = 64
 ASKED_ROWS = 8192  # how many rows tell how large they are: more would hardly say more
 _ENTRIES = 1 << 18  # entries weighed at a time, likewise
 
@@ -45,8 +46,7 @@ def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
 
     Rows without entries become the prior mean. What the model holds in that mode plays no part.
     """
-    mode, size = prior.mode, model.shape[prior.mode]
-    solved = model.with_rows(mode, np.zeros((size, model.ranks[mode])), np.zeros(size))
+    solved = _emptied(model, prior)
     for _ in _blocks(solved, prior, site):
         pass
     return solved
@@ -63,8 +63,7 @@ def own_squares(
     ``length`` and cut to whole steps, and added up over rows. Rows without entries have none, and of
     many rows only some are asked, as many however many there are.
     """
-    mode, size = prior.mode, model.shape[prior.mode]
-    solved = model.with_rows(mode, np.zeros((size, model.ranks[mode])), np.zeros(size))
+    solved, size = _emptied(model, prior), model.shape[prior.mode]
     members = [groups == g for g in range(int(groups.max(initial=-1)) + 1)]
     total, every = np.zeros(3 * len(members), np.int64), -(-size // ASKED_ROWS)
     for block in _blocks(solved, prior, site):
@@ -80,6 +79,13 @@ def own_squares(
         made *= np.minimum(1.0, length * BELOW_ONE / np.maximum(lengths, 1e-300))
         total += cut(made, step).sum(axis=0)
     return total
+
+
+def _emptied(model: Multilinear, prior: OwnPrior) -> Multilinear:
+    """The model with zeros where rows are to be solved."""
+    prior.check(model.shape, model.ranks)
+    size, rank = model.shape[prior.mode], model.ranks[prior.mode]
+    return model.with_rows(prior.mode, np.zeros((size, rank)), np.zeros(size))
 
 
 def _moved_share(prior: OwnPrior, sums: NormalEquations, asked: Array) -> Array:
@@ -111,7 +117,6 @@ class _Block(NamedTuple):
 
 def _blocks(solved: Multilinear, prior: OwnPrior, site: Site) -> Iterator[_Block]:
     """Write the solution to a model's rows, some at a time."""
-    prior.check(solved.shape, solved.ranks)
     site.check_sizes(solved.shape)
     mode, rank, size = prior.mode, solved.ranks[prior.mode], solved.shape[prior.mode]
     noise = _uncertainty(solved, prior)
@@ -119,7 +124,7 @@ def _blocks(solved: Multilinear, prior: OwnPrior, site: Site) -> Iterator[_Block
     ridge = Ridge(constant, 0.0, prior.mean, prior.bias_precision, 0.0, 1 / prior.scatter)
     entries = _weighted(prior, site).by_mode(mode)
     width, none = solved.rows.shape[1], np.zeros((0, 0), solved.dtype)
-    at_once = max(64, _BYTES // (width * width * 8))
+    at_once = max(_LEAST_ROWS, _BYTES // (width * width * 8))
     for low in range(0, size, at_once):
         high = min(low + at_once, size)
         sums = normal_equations(solved, noise, entries, mode, low, high, site.threads)

@@ -230,7 +230,7 @@ class PrivateBiases(Silent):
             elif step.asks == "sums":
                 query = _clipped_query(known, steps, step.mode, levels[step.mode])
                 times = sum(other.asks == "sums" and other.mode == step.mode for other in steps)
-                weights = 1.0 if query.weights is None else query.weights
+                weights = query.unclipped() * (1.0 if query.weights is None else query.weights)
                 deviation = known.mechanism(step.share).deviation(query.change)
                 left[step.mode] = (deviation / weights) ** 2 / times * np.ones(facts.sizes[step.mode])
         return left
@@ -399,7 +399,8 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
         factor = max(0.7 - 0.18 * log(lost), 0.07 / sqrt(lost))  # the second where noise hardly matters
         clip = min(factor * known.facts.spread, 2 * known.facts.half)
         return SumsQuery(known, mode, 0.0, (), clip, clip, None)
-    bound = (0.7 + 0.2 * kept) * known.facts.spread
+    # Shortened as a whole, what a unit adds keeps its direction: under much noise that costs little.
+    bound = (0.4 + 0.4 * kept) * known.facts.spread
     # With weights w, the error sum_j n_j / (w_j n_j)^2 is least for w = n^(-2 / (2 + norm)), given the
     # length of an average unit's contribution; not below what noise leaves visible of a count.
     weights = np.maximum(counts, level.count_deviation) ** (-2 / (2 + known.norm))

@@ -28,6 +28,7 @@ from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import SumQuery
 from sfumato.types import Array
 
+_USUAL_LENGTH = 0.9  # of an average unit's contribution, over the spread of values
 _OWNERS_RIDGE = 10.0  # entries that an owner's own mean of zero counts as much as
 
 
@@ -90,6 +91,8 @@ class SumsQuery(SumQuery):
 
     def unclipped(self) -> float:
         """Share of a level's mean that clipping leaves, where what own means leave is normal."""
+        if self.weights is not None:
+            return min(1.0, self.bound / (_USUAL_LENGTH * self.known.facts.spread))
         if self.known.owners is None:
             return 1.0
         return erf(self.clip / sqrt(2 * self.known.facts.scatter))

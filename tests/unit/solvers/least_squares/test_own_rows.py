@@ -152,7 +152,8 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     model, site = model_of("cp"), site_of()
     prior = prior_of(model, 0)
     whole = solve_own(model, prior, site)
-    monkeypatch.setattr(own_rows, "_ROWS", 2)
+    monkeypatch.setattr(own_rows, "_BYTES", 0)
+    monkeypatch.setattr(own_rows, "_LEAST_ROWS", 2)
     np.testing.assert_array_equal(solve_own(model, prior, site).rows, whole.rows)
 
 

@@ -185,6 +185,19 @@ class PrivateMoments(Silent):
     def rounds(self, facts: Facts) -> int:
         return len(self.plan(facts))
 
+    def in_words(self, facts: Facts) -> tuple[str, ...]:
+        """The settings, for a person."""
+        slopes = "own slopes on biases and counts, which cost nothing"
+        asked = asked_modes(facts, self.rounds_of_ratings)
+        if not asked:
+            return (slopes,)
+        number = layout(facts, asked[0], self.rounds_of_ratings).presence
+        names = " and ".join(facts.modes[m].name for m in asked)
+        return (
+            f"{slopes}; {number} columns for {names} from who has what, and {number} from residuals "
+            f"in each of {self.rounds_of_ratings} rounds",
+        )
+
     def settled_noise(self, facts: Facts, counts: Sequence[Array]) -> dict[int, Settled]:
         """Variances of the noise in the sums of levels, were these the counts; by mode with columns.
 
