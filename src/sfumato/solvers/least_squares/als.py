@@ -327,6 +327,12 @@ class ALS:
     def finish(self, state: State) -> Finished[Multilinear]:
         return Finished(state.model)
 
+    def searched(self, state: State, site: Site) -> State:
+        """The whole search at once, for fits that have their data at hand."""
+        while state.search is not None:
+            state = self._searched(state, state.search.ask().answer(site))
+        return state
+
     def _searched(self, state: State, seen: LevelSums) -> State:
         """Go on with the search; at its end, start from what was found."""
         if state.search is None:

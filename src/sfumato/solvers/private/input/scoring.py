@@ -82,12 +82,14 @@ def fit_constant(evidence: Evidence, entries: int, fit_mean: bool) -> Constant:
     return Constant(mean, level, bound)
 
 
-def begin(run: Run, shape: Shape, constant: Constant, evidence: Evidence, *, eager: bool) -> Fit:
-    """A random start on the scale of the values."""
+def begin(
+    run: Run, shape: Shape, constant: Constant, evidence: Evidence, site: Site, *, eager: bool
+) -> Fit:
+    """A random start on the scale of the values; where entries are is public, and tells of rows."""
     solver = als.ALS()
     deviation = float(evidence.deviations[constant.level])
     moments = Moments(1, constant.mean if shape.fit_mean else 0.0, deviation**2)
-    inner = solver.scaled(solver.init(run, shape), moments)
+    inner = solver.scaled(solver.searched(solver.init(run, shape), site), moments)
     inner = replace(inner, ridges=tuple(ridge._replace(noise=1.0) for ridge in inner.ridges))
     return Fit(inner, constant.level, constant.level, eager)
 
@@ -139,14 +141,14 @@ def _solve(inner: als.State, site: WeightedSite) -> None:
 
 def _learn(inner: als.State) -> als.State:
     """Empirical Bayes, as in ALS; the noise is in the weights already."""
-    ridges = tuple(
-        als.learn_ridge(ridge, inner.model, inner.uncertainty, mode)
-        for mode, ridge in enumerate(inner.ridges)
-    )
+    ridges, presence = [], inner.presence
+    for mode, ridge in enumerate(inner.ridges):
+        presence, learnt = als.learn_prior(presence, ridge, inner.model, inner.uncertainty, mode)
+        ridges.append(learnt)
     core_precision, core = inner.core_precision, inner.model.free_core
     if core.size:
         core_precision = float(1 / als.second_moment(core, inner.uncertainty.core))
-    return replace(inner, ridges=ridges, core_precision=core_precision)
+    return replace(inner, ridges=tuple(ridges), core_precision=core_precision, presence=presence)
 
 
 # -- how good it is -------------------------------------------------------------------------------
@@ -179,10 +181,13 @@ def divergence(inner: als.State) -> float:
     model, uncertainty, total = inner.model, inner.uncertainty, 0.0
     for mode, ridge in enumerate(inner.ridges):
         here, rank = model.span(mode), model.ranks[mode]
-        rows, variances = model.rows[here, :rank] - ridge.mean, uncertainty.rows[here, :rank]
-        total += _divergence(rows, variances, ridge.constant[:rank])
+        rows, biases = model.rows[here, :rank] - ridge.mean, model.biases[here]
+        expected = None if inner.presence is None else inner.presence.expected(model, mode, here)
+        if expected is not None:
+            rows, biases = rows - expected[:, :rank], biases - expected[:, rank:].sum(axis=1)
+        total += _divergence(rows, uncertainty.rows[here, :rank], ridge.constant[:rank])
         if np.isfinite(ridge.bias_constant):
-            total += _divergence(model.biases[here], uncertainty.biases[here], ridge.bias_constant)
+            total += _divergence(biases, uncertainty.biases[here], ridge.bias_constant)
     return total + _divergence(model.free_core, uncertainty.core, inner.core_precision)
 
 

@@ -378,7 +378,7 @@ class InputPerturbation(Silent):
         if done == 0 or fit is None:
             # Where rows have few entries the cautious start wins, where components are weak the others.
             run = replace(state.run, seed=state.run.seed + start)
-            fit = begin(run, state.facts.shape, work.constant, work.evidence, eager=start > 0)
+            fit = begin(run, state.facts.shape, work.constant, work.evidence, work.site, eager=start > 0)
         fit = sweep(fit, work.evidence, work.site, sweeps)
         best = work.best
         if done == sweeps - 1 and fit.bound > best.bound:
