@@ -53,7 +53,7 @@ class Efficiency(NamedTuple):
     moments: float
 
 
-EFFICIENCY = Efficiency(biases=1.8, entries=6.8, units=5.6, moments=5.0)
+EFFICIENCY = Efficiency(biases=1.8, entries=6.8, units=5.6, moments=12.0)
 # Twice the root mean square of how far fits lay from what was expected of them, from the same run and
 # rounded up. With three modes or more a random start does not find all that is there to be found.
 _BIAS_BAND, _FACTOR_BAND, _TENSOR_BAND = 0.02, 0.03, 0.04

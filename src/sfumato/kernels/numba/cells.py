@@ -48,12 +48,10 @@ class Cells(NamedTuple):
 class Centring(NamedTuple):
     """How residuals become an owner's numbers.
 
-    Residuals of entries are clipped to ``inner`` and averaged by cell. The owner's own mean, of cells
-    clipped to ``clip``, over their number plus ``ridge``, is taken off, and what is left clipped to
-    ``clip``.
+    Residuals of entries are clipped to ``clip`` and averaged by cell. The owner's own mean, the sum of
+    its cells over their number plus ``ridge``, is taken off, and what is left clipped again.
     """
 
-    inner: float
     clip: float
     ridge: float
 
@@ -78,17 +76,17 @@ def _centred(
     entries: Any, taken: Any, cells: Any, how: Any, first: int, last: int, number: Array, out: Array
 ) -> None:
     begins, cell_starts, of_entry = entries[2], cells[0], cells[2]
-    inner, clip, ridge = how
+    clip, ridge = how
     for owner in range(first, last):
         begin, end = cell_starts[owner], cell_starts[owner + 1]
         for e in range(begins[owner], begins[owner + 1]):
-            rest = min(inner, max(-inner, rest_of(entries, taken, e)))
+            rest = min(clip, max(-clip, rest_of(entries, taken, e)))
             out[of_entry[e]] += rest
             number[of_entry[e]] += 1
         mean = 0.0
         for c in range(begin, end):
             out[c] /= number[c]
-            mean += min(clip, max(-clip, out[c]))
+            mean += out[c]
         mean /= end - begin + ridge
         for c in range(begin, end):
             out[c] = min(clip, max(-clip, out[c] - mean))

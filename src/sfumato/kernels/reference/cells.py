@@ -22,10 +22,10 @@ def _owners(cells: Cells) -> Iterator[slice]:
 def centred_rests_reference(entries: Entries, taken: Taken, cells: Cells, how: Centring) -> Array:
     """Slow twin of ``centred_rests``."""
     number = cells.levels.shape[0]
-    rest = np.clip(rest_reference(entries, taken), -how.inner, how.inner)
+    rest = np.clip(rest_reference(entries, taken), -how.clip, how.clip)
     out = np.bincount(cells.of_entry, rest, number) / np.bincount(cells.of_entry, minlength=number)
     for mine in _owners(cells):
-        mean = np.clip(out[mine], -how.clip, how.clip).sum() / (mine.stop - mine.start + how.ridge)
+        mean = out[mine].sum() / (mine.stop - mine.start + how.ridge)
         out[mine] = np.clip(out[mine] - mean, -how.clip, how.clip)
     return out
 

@@ -17,6 +17,7 @@ alone, so that it can be part of the release.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -73,12 +74,33 @@ def own_squares(
         squares = ((block.rows - block.means) ** 2 * prior.precisions)[asked]
         moved = _moved_share(prior, block.sums, asked)
         parts = squares, np.einsum("ijj->ij", moved), np.einsum("ijk,ijk->ij", moved, moved)
-        made = np.stack([part[:, those].mean(axis=1) for part in parts for those in members], 1)
+        made = np.stack([_mean_of(part, those) for part in parts for those in members], 1)
         made = np.where(np.isfinite(made), np.maximum(made, 0.0), 0.0)
         lengths = np.linalg.norm(made, axis=1, keepdims=True)
         made *= np.minimum(1.0, length * BELOW_ONE / np.maximum(lengths, 1e-300))
         total += cut(made, step).sum(axis=0)
     return total
+
+
+def _mean_of(part: Array, columns: Array) -> Array:
+    """Mean of some columns, one after the other: NumPy's order depends on how many rows there are."""
+    total = np.zeros(part.shape[0])
+    for column in np.flatnonzero(columns):
+        total += part[:, column]
+    mean: Array = total / max(int(np.count_nonzero(columns)), 1)
+    return mean
+
+
+def _inverses(matrices: Array) -> Array:
+    """Inverses of matrices; where one has none, nothing but NaN: whose data it is must not show."""
+    try:
+        found: Array = np.linalg.inv(matrices)
+    except np.linalg.LinAlgError:
+        found = np.full_like(matrices, np.nan)
+        for matrix, out in zip(matrices, found, strict=True):
+            with suppress(np.linalg.LinAlgError):
+                out[:] = np.linalg.inv(matrix)
+    return found
 
 
 def _emptied(model: Multilinear, prior: OwnPrior) -> Multilinear:
@@ -102,7 +124,7 @@ def _moved_share(prior: OwnPrior, sums: NormalEquations, asked: Array) -> Array:
     deviations = prior.precisions**-0.5
     gram *= deviations[:, None] * deviations
     gram[:, diagonal, diagonal] += 1
-    left: Array = np.eye(rank) - np.linalg.inv(gram)
+    left: Array = np.eye(rank) - _inverses(gram)
     return left
 
 

@@ -31,6 +31,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sfumato.checks import MOST_ROUNDS, check_count, given
+from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.accounting import gaussian_multiplier
@@ -40,11 +41,13 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
 from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share
+from sfumato.solvers.private.contributions import MOST_OWNED
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
 from sfumato.solvers.private.spread import SpreadQuery, likely_spread, spread_from, spread_share
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, Wish
+from sfumato.surface import setting
 from sfumato.types import Array
 
 _CLIPPED = 1.8  # by how much noise is worse than its variance says: clipping cuts signal too
@@ -156,8 +159,14 @@ class PrivateBiases(Silent):
         return Known(facts, self.noise, self.pure)
 
     def check(self, facts: Facts) -> None:
-        self._known(facts).check()
+        known = self._known(facts)
+        known.check()
         check_count(1, MOST_ROUNDS, **given(sweeps=self.sweeps))
+        if known.owners is not None and max(facts.sizes) > MOST_OWNED:
+            raise SettingError(
+                f"a mode of more than {MOST_OWNED:,} levels is more than the proof covers where rows "
+                f"stay with their owners: leave {setting('local')} out"
+            )
 
     def steps(self, facts: Facts) -> tuple[Step, ...]:
         """The draws in order, their shares adding up to one."""

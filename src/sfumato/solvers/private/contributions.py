@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import inf, sqrt
+from math import sqrt
 
 import numpy as np
 
@@ -68,6 +68,8 @@ def _taken(
 
 # -- owners' cells ---------------------------------------------------------------------------------
 
+MOST_OWNED = 2**22  # levels of a mode, where owners' means are taken off: more would round sums too far
+
 # An entry moves its owner's mean of n cells, clipped to c, by at most c (2n + k) / ((n + k)(n + k + 1)),
 # k the ridge: a vector over the other n cells that is shorter than this number times c / sqrt(k).
 _LONGEST_SHIFT = 0.788
@@ -92,10 +94,3 @@ def owners_rests(
     return centred_rests(
         owned_entries(site, facts, own), taken, site.cells(own, mode), how, site.threads
     )
-
-
-def centring(facts: Facts, clip: float, ridge: float) -> Centring:
-    """With more than two modes a cell may have several entries: each is clipped then, before their
-    mean, so that one of them cannot change it by more than ``clip``.
-    """
-    return Centring(inf if facts.shape.order == 2 else clip, clip, ridge)

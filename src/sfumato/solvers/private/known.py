@@ -59,8 +59,8 @@ class Known:
         """Whether an average level would keep half of its mean; for times, which differ by little.
 
         (That times were to be left out like this was seen on MovieLens 100K by day.) Where rows of
-        another mode are local and nobody's own mean is taken off, a
-        day is seen through the few people who are active then, and differs as they do.
+        another mode are local and entries the units, a day is seen through the few people who are
+        active then, and differs as they do; their own means, of few days, take it off with them.
         """
         facts = self.facts
         if facts.modes[mode].bin is None:
@@ -68,7 +68,7 @@ class Known:
         sizes, local = facts.sizes, facts.local
         share = (1 - COUNTS_SHARE) * sizes[mode] / sum(sizes[m] for m in modes)
         error = (self.mechanism(share).deviation(facts.spread) / self.likely_count(mode)) ** 2
-        if facts.unit_mode is None and local is not None and self.owners is None:
+        if facts.unit_mode is None and local is not None:
             error += self.assumed(local) * min(1.0, sizes[mode] / sizes[local])
         return error <= self.assumed(mode)
 

@@ -17,7 +17,6 @@ from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.constant import COUNTED, count
 from sfumato.solvers.private.contributions import (
-    centring,
     entries_of,
     owners_change,
     owners_rests,
@@ -87,7 +86,7 @@ class SumsQuery(SumQuery):
 
     @property
     def _centring(self) -> Centring:
-        return centring(self.known.facts, self.clip, _OWNERS_RIDGE)
+        return Centring(self.clip, _OWNERS_RIDGE)
 
     def unclipped(self) -> float:
         """Share of a level's mean that clipping leaves, where what own means leave is normal."""

@@ -23,7 +23,6 @@ from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import own_squares
 from sfumato.solvers.private.contributions import (
-    centring,
     owners_change,
     owners_rests,
     owners_shift,
@@ -42,8 +41,9 @@ class Residuals:
     clip: float
     ridge: float
 
-    def how(self, facts: Facts) -> Centring:
-        return centring(facts, self.clip, self.ridge)
+    @property
+    def how(self) -> Centring:
+        return Centring(self.clip, self.ridge)
 
 
 @record
@@ -65,7 +65,7 @@ class Levels:
         seen = self.residuals
         if seen is None:
             return np.ones(self.cells(site).levels.shape[0])
-        how = seen.how(self.facts)
+        how = seen.how
         return owners_rests(site, self.facts, self.own, self.mode, seen.mean, seen.biases, how)
 
     @property
@@ -75,12 +75,12 @@ class Levels:
     @property
     def change(self) -> float:
         """Length of what one entry changes of its owner's numbers, all weights being one."""
-        return 1.0 if self.residuals is None else owners_change(self.residuals.how(self.facts))
+        return 1.0 if self.residuals is None else owners_change(self.residuals.how)
 
     @property
     def shift(self) -> float:
         """What of this is at other cells than the entry's own."""
-        return 0.0 if self.residuals is None else owners_shift(self.residuals.how(self.facts))
+        return 0.0 if self.residuals is None else owners_shift(self.residuals.how)
 
     @property
     def most(self) -> float:
@@ -151,7 +151,11 @@ class ProjectionQuery(SumQuery):
             step,
             site.threads,
         )
-        return Clipped(sums, inf, bound if levels.whole_units else grown(bound, step, size), step)
+        if levels.whole_units:
+            return Clipped(sums, inf, bound, step)
+        # Coordinates are sums over all cells: rounded in proportion to their number, not to the reach.
+        rounding = 2.0**-50 * levels.weights.shape[0] * levels.most * sqrt(size)
+        return Clipped(sums, inf, grown(bound, step, size) + rounding, step)
 
     @property
     def furthest(self) -> float:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import sqrt
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -81,7 +81,6 @@ from sfumato.surface import setting
 from sfumato.types import Array
 
 _MOST_STEPS = 100
-_MOST_LEVELS = 2**22  # of an owner's cells, whose sums are rounded
 _USUAL_REACH = 0.2  # of owners' coordinates, for what is expected alone
 _OWN_LENGTH = 0.45  # that an owner's squares are shortened to, over what they are if all are as expected
 
@@ -140,11 +139,6 @@ class PrivateMoments(Silent):
             raise SettingError("columns are asked for with Gaussian noise: leave pure out")
         check_count(1, _MOST_STEPS, **given(steps=self.steps))
         check_number(LEAST_SHARE, 1 - SCATTER_SHARE - OWN_SHARE, **given(bias_share=self.bias_share))
-        if isinstance(unit, Entry) and max(facts.sizes) > _MOST_LEVELS:
-            raise SettingError(
-                f"a mode of more than {_MOST_LEVELS:,} levels is more than the proof covers: use the "
-                "method 'alternating'"
-            )
         if max(facts.sizes) * max(facts.shape.ranks) > MOST_NUMBERS:
             raise SettingError(
                 f"more than {MOST_NUMBERS:,} numbers are more than the proof covers: use a smaller rank"
@@ -187,23 +181,25 @@ class PrivateMoments(Silent):
 
     def in_words(self, facts: Facts) -> tuple[str, ...]:
         """The settings, for a person."""
-        slopes = "own slopes on biases and counts, which cost nothing"
-        asked = asked_modes(facts, self.rounds_of_ratings)
-        if not asked:
-            return (slopes,)
-        number = layout(facts, asked[0], self.rounds_of_ratings).presence
-        names = " and ".join(facts.modes[m].name for m in asked)
-        return (
-            f"{slopes}; {number} columns for {names} from who has what, and {number} from residuals "
-            f"in each of {self.rounds_of_ratings} rounds",
-        )
+        words = []
+        for mode in column_modes(facts):
+            made, name = layout(facts, mode, self.rounds_of_ratings), facts.modes[mode].name
+            slopes = " and ".join(("biases", "counts")[: made.slopes])
+            if slopes:
+                words.append(f"own slopes on {slopes} of {name}, which cost nothing")
+            if made.presence:
+                words.append(
+                    f"{made.presence} columns for {name} from who has what, and {made.ratings} from "
+                    f"residuals in each of {made.steps} rounds"
+                )
+        return tuple(words)
 
     def settled_noise(self, facts: Facts, counts: Sequence[Array]) -> dict[int, Settled]:
         """Variances of the noise in the sums of levels, were these the counts; by mode with columns.
 
         In coordinates of owners that have variance one. ``counts`` are those of :class:`PrivateBiases`.
         """
-        shift, left = owners_shift(Centring(inf, CLIP, RIDGE)), {}
+        shift, left = owners_shift(Centring(CLIP, RIDGE)), {}
         for mode in column_modes(facts):
             made, weights = layout(facts, mode, self.rounds_of_ratings), np.ones(facts.sizes[mode])
             shares = {
@@ -313,7 +309,7 @@ def _projection(state: State, step: Step) -> ProjectionQuery:
 
 
 def _padded(groups: Array, rank: int, last: int) -> Array:
-    """Columns that nothing was asked for belong to no group."""
+    """Columns that nothing was asked for are zero: a group of their own."""
     whole = np.full(rank, last)
     whole[: groups.shape[0]] = groups
     return whole
