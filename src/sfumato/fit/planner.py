@@ -25,6 +25,7 @@ from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit, Value
+from sfumato.solvers.private.alternating.settings import slopes
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
 from sfumato.solvers.private.constant import PrivateConstant, constant_deviation
@@ -328,11 +329,16 @@ def _are_worth(
     """Whether factors of this rank, or of twice as much, clearly beat biases and the constant.
 
     Only where they find something: else the shares of the budget that they happen to give to the
-    biases would decide.
+    biases would decide. Components that need not be found are left out of it: what they cost, which is
+    little, is expected, and what they bring is not.
     """
     simple = min(expected(outlook, budget, name, 0, efficiency).error for name in ("constant", "bias"))
     method = _factors(outlook.facts, budget)
-    ranks = {rank} if method == "moments" else {rank, min(2 * rank, most or 2 * rank)}
+    if method == "moments":
+        ranks = {rank}
+    else:
+        rank = max(1, rank - slopes(outlook.facts))
+        ranks = {rank, min(2 * rank, most or 2 * rank)}
     found = [expected(outlook, budget, method, each, efficiency) for each in ranks]
     return any(each.explained >= _FOUND and each.error < (1 - _WORTH) ** 2 * simple for each in found)
 
@@ -362,7 +368,8 @@ def _best_factors(
         found = expected(outlook, budget, "moments", rank, efficiency)
         rmse = sqrt(found.error)
         return Expectation("moments", rank, rmse, rmse / constant, _FACTOR_BAND, found.explained)
-    rank, outcome = _best_rank(outlook, budget, most, efficiency)
+    rank = _best_rank(outlook, budget, most, efficiency)
+    outcome = expected(outlook, budget, "alternating", rank, efficiency)
     rmse = sqrt(outcome.error)
     width = _FACTOR_BAND if len(outlook.timeless) < 3 else _TENSOR_BAND
     return Expectation("alternating", rank, rmse, rmse / constant, width, outcome.explained)
@@ -370,22 +377,28 @@ def _best_factors(
 
 def _best_rank(
     outlook: Outlook, budget: Budget | ZCDP, most: int | None, efficiency: Efficiency
-) -> tuple[int, Outcome]:
-    """The least rank of an alternating fit that is as good as the best, and what to expect of it."""
+) -> int:
+    """The least rank of an alternating fit that is as good as the best.
+
+    Components that rest on released biases and counts come on top of those that have to be found: the
+    profile does not know of them, and they start where they belong.
+    """
     largest = min(outlook.profile.components, *(size for size in outlook.facts.sizes if size))
-    outcomes = {
-        rank: expected(outlook, budget, "alternating", rank, efficiency)
-        for rank in range(1, min(largest, most or largest) + 1)
+    most = min(largest, most or largest)
+    errors = {
+        rank: expected(outlook, budget, "alternating", rank, efficiency).error
+        for rank in range(1, most + 1)
     }
-    enough = (1 + _TIE) ** 2 * min(outcome.error for outcome in outcomes.values())
-    return next((rank, found) for rank, found in outcomes.items() if found.error <= enough)
+    enough = (1 + _TIE) ** 2 * min(errors.values())
+    rank = next(rank for rank, error in errors.items() if error <= enough)
+    return min(rank + slopes(outlook.facts), most)
 
 
 def alternating_rank(facts: Facts, budget: Budget | ZCDP, profile: Profile | None = None) -> int | None:
     """The rank that suits an alternating fit, where one is served."""
     if not serves_factors(facts, budget):
         return None
-    return _best_rank(Outlook(facts, profile or Profile()), budget, None, EFFICIENCY)[0]
+    return _best_rank(Outlook(facts, profile or Profile()), budget, None, EFFICIENCY)
 
 
 def expected(

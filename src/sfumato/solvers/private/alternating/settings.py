@@ -11,6 +11,7 @@ import numpy as np
 from sfumato.kernels.numba.alternating import CORE
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.biases import enough_for_biases
+from sfumato.solvers.private.slopes import SLOPES
 from sfumato.types import Array
 
 # Chosen on invented data of several shapes; errors are flat around them, and close to the best that a
@@ -74,6 +75,33 @@ def bias_facts(facts: Facts) -> Facts:
     return facts if facts.whole_units else replace(facts, local=None)
 
 
+def free_modes(facts: Facts, means: list[float]) -> list[int]:
+    """Modes whose rows are asked for and start anywhere, in the order in which they are asked.
+
+    Of two, the one with fewer levels comes last: its biases are known best.
+    """
+    free = [m for m, mean in enumerate(means) if m != facts.own and mean == 0]
+    return sorted(free, key=lambda m: -facts.sizes[m]) if len(free) == 2 else free
+
+
+def sloped_mode(facts: Facts, means: list[float]) -> int | None:
+    """The mode whose first columns are its own released biases and counts, on which rows of the other
+    have slopes; None where there is no such pair of modes.
+
+    Of a CP model, where all rows are noised: a core would turn the columns, and owners who keep their
+    rows have a method of their own for slopes.
+    """
+    free = free_modes(facts, means)
+    if len(free) != 2 or facts.own is not None or facts.shape.kind != "cp":
+        return None
+    return free[1]
+
+
+def slopes(facts: Facts) -> int:
+    """Columns that an alternating fit need not find."""
+    return SLOPES if sloped_mode(facts, facts.shape.prior_means(None)) is not None else 0
+
+
 class Step(NamedTuple):
     """One draw: a question and its share of the budget; ``block`` where it is about one."""
 
@@ -105,11 +133,10 @@ def block_shares(facts: Facts, means: list[float]) -> dict[int, float]:
     zero too and say nothing.
     """
     weights = {}
-    for m in sorted(range(len(means)), key=lambda m: means[m] != 0):
-        if m != facts.own:
-            timed = facts.modes[m].bin is not None
-            weights[m] = _LOCAL_SHARE if m == facts.local else _TIME_SHARE if timed else 1.0
-            weights[m] *= sqrt(facts.sizes[m])  # the more levels, the fewer entries each has
+    for m in free_modes(facts, means) + [m for m, mean in enumerate(means) if mean and m != facts.own]:
+        timed = facts.modes[m].bin is not None
+        weights[m] = _LOCAL_SHARE if m == facts.local else _TIME_SHARE if timed else 1.0
+        weights[m] *= sqrt(facts.sizes[m])  # the more levels, the fewer entries each has
     if facts.shape.core_size:
         weights[CORE] = _CORE_SHARE * float(np.mean(list(weights.values())))
     whole = sum(weights.values())

@@ -10,7 +10,9 @@ the core) is asked for the sums of its clipped gradients, and moves by them:
   solution. The step falls over the rounds: noise averages out instead of each round replacing the last;
 - the ridge of a row is that of the best linear guess, from the variance of the residuals, that of the
   noise in the row, and that of the rows themselves, learnt from the rows released before. Where noise
-  is large, rows fall back to their prior mean and the fit to the biases.
+  is large, rows fall back to their prior mean and the fit to the biases;
+- where rows of two modes are noised, the first columns of one are its own released biases and the
+  logarithm of its counts, on which rows of the other have slopes: they need not be found.
 
 Units: ``Value`` and ``Entry`` by entry, all modes noised, a local mode solved at the end and never fed
 back. ``Unit`` where its rows are local: every unit solves its own rows before it answers, and its whole
@@ -317,8 +319,8 @@ class PrivateAlternating(Silent):
             metric, bias = np.ones((1, size)), 0.0
         else:
             moments, size = state.moments(), model.ranks[block]
-            home, rows = self._means(state.facts)[block], state.row_moments[block]
-            if home:
+            home, rows = state.homes[block], state.row_moments[block]
+            if np.any(home):
                 rows = weighted_moment(model.factors[block] - home, state.counts(block))
             coordinates = coordinates_of(model.design_moment(block, moments), rows)
             metric, bias = coordinates.designs, s.bias_weight
@@ -347,9 +349,10 @@ class PrivateAlternating(Silent):
             moved = moved_core(state, length, sums, noise)
             model.free_core[:] = moved.rows[0]
         else:
-            mode, home = step.block, self._means(state.facts)[step.block]
+            mode, home = step.block, state.homes[step.block]
             rows = (model.factors[mode] - home) @ coordinates.rows
-            move = move_of(state, mode, length, rows, noise, asked.features.bias, timed=home != 0)
+            timed = self._means(state.facts)[mode] != 0
+            move = move_of(state, mode, length, rows, noise, asked.features.bias, timed=timed)
             moved = move.by_gradients(rows, model.mode_biases[mode], sums, blocks[mode])
             model.factors[mode][:] = home + moved.rows @ coordinates.designs.T
             model.mode_biases[mode][:] = moved.biases

@@ -18,9 +18,10 @@ from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.solvers.private.alternating.moves import Block, Move, Moved, weighted_moment
 from sfumato.solvers.private.alternating.queries import Owners, symmetric
-from sfumato.solvers.private.alternating.settings import Step
+from sfumato.solvers.private.alternating.settings import Step, free_modes, sloped_mode
 from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
 from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.slopes import slope_columns
 from sfumato.solvers.protocol import DivergedError, start_generator
 from sfumato.types import Array
 
@@ -56,7 +57,9 @@ class Owned:
 
 @dataclass(frozen=True)
 class State:
-    """From the first block on; all of it was released. ``row_moments``: second moments of the model's
+    """From the first block on; all of it was released.
+
+    ``homes``: what rows of each mode shrink towards. ``row_moments``: second moments of the model's
     rows, by entry, for each mode.
     """
 
@@ -64,6 +67,7 @@ class State:
     known: Known
     steps: tuple[Step, ...]
     model: Multilinear
+    homes: tuple[float | Array, ...]
     row_moments: tuple[Array, ...]
     start: BiasRelease
     blocks: tuple[Block, ...]  # by mode, then the core's
@@ -134,7 +138,7 @@ def random_signs(facts: Facts, seed: int, means: list[float]) -> Multilinear:
     Rows of the block that is solved first start at zero; own rows play no part.
     """
     model, generator, own = facts.shape.zeros(), start_generator(seed), facts.own
-    free = _free(facts, means)
+    free = free_modes(facts, means)
     for m, factor in enumerate(model.factors):
         drawn = generator.standard_normal(factor.shape)
         if m not in free:
@@ -147,18 +151,16 @@ def random_signs(facts: Facts, seed: int, means: list[float]) -> Multilinear:
     return model
 
 
-def _free(facts: Facts, means: list[float]) -> list[int]:
-    """Modes whose rows are asked for and start anywhere."""
-    return [m for m, mean in enumerate(means) if m != facts.own and mean == 0]
-
-
 def begun(beginning: Beginning, means: list[float]) -> State:
-    """Go on from the biases that were released, and from what they say of the values' spread."""
+    """Go on from the biases that were released, and from what they say of the values' spread.
+
+    Columns that biases and counts tell start there, and shrink towards that.
+    """
     start = beginning.biases.release
     facts = replace(beginning.facts, public_spread=start.spread)
     own = facts.own
     model = beginning.model.with_mean(start.mean)
-    free = _free(facts, means)
+    free = free_modes(facts, means)
     if own is not None and free:  # own rows are taken to have variance one: others have the scale
         model.rows[model.span(free[0])] *= sqrt(_FIRST_POWER) * facts.spread
     for m, biases in enumerate(start.biases):
@@ -170,8 +172,16 @@ def begun(beginning: Beginning, means: list[float]) -> State:
     blocks = (Block(),) * (model.order + 1)
     known, done = beginning.biases.known, beginning.done
     none = (np.zeros(0),) * model.order
-    state = State(facts, known, beginning.steps, model, none, start, blocks, owned, done)
-    return state.with_model(model, range(model.order))
+    homes: list[float | Array] = list(means)
+    state = State(facts, known, beginning.steps, model, (), none, start, blocks, owned, done)
+    sloped = sloped_mode(facts, means)
+    if sloped is not None:
+        columns = slope_columns(start.biases[sloped], state.counts(sloped), model.ranks[sloped])
+        told = np.flatnonzero(columns.any(axis=0))
+        home = np.zeros_like(model.factors[sloped])
+        home[:, told] = model.factors[sloped][:, told] = columns[:, told]
+        homes[sloped] = home
+    return replace(state, homes=tuple(homes)).with_model(model, range(model.order))
 
 
 def most_scatter(facts: Facts) -> float:

@@ -147,15 +147,6 @@ def columns_from(sums: Array, variances: Array, counts: Array, number: int, weak
     return Columns((means @ turn) * scale, doubts @ (turn * scale) ** 2 @ np.ones(whole.shape[0]))
 
 
-def standardised(numbers: Array, counts: Array) -> Array:
-    """One column, of mean zero and variance one over entries; zeros where all numbers are equal."""
-    weights = counts / counts.sum()
-    numbers = numbers - weights @ numbers
-    deviation = float(np.sqrt(weights @ numbers**2))
-    column: Array = numbers / deviation if deviation > 1e-12 else np.zeros_like(numbers)
-    return column
-
-
 def orthonormal(columns: Array) -> Array:
     """An orthonormal basis; directions that hardly occur are made up."""
     basis: Array = np.linalg.svd(columns, full_matrices=False)[0]

@@ -10,6 +10,7 @@ import numpy as np
 
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.biases import enough_for_biases
+from sfumato.solvers.private.slopes import SLOPES
 from sfumato.types import Array
 
 # Chosen on invented data of several shapes, not on ratings that anybody would be scored on.
@@ -19,7 +20,6 @@ _PRESENCE_MOMENT, _PRESENCE, _RATING_MOMENT, _RATINGS = 0.22, 0.22, 0.18, 0.38  
 STEPS = 2  # projections of ratings
 COLUMNS = 12  # of presence, and of each projection of ratings
 SCATTER_SHARE, OWN_SHARE = 0.005, 0.03  # of the budget: residuals, and own rows
-SLOPES = 2  # columns that cost nothing: biases, and the logarithm of counts
 RIDGE = 30.0  # entries that an owner's own mean of zero counts as much as
 CLIP = 1.0  # of residuals, over their deviation, where entries are the units
 UNIT_CLIP = 2.0  # of the same where units are clipped as a whole

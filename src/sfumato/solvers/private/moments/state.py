@@ -21,7 +21,6 @@ from sfumato.solvers.private.moments.factoring import (
     factor_moment,
     factor_presence,
     orthonormal,
-    standardised,
     symmetric,
 )
 from sfumato.solvers.private.moments.settings import (
@@ -32,6 +31,7 @@ from sfumato.solvers.private.moments.settings import (
     layout,
     popular_levels,
 )
+from sfumato.solvers.private.slopes import slope_columns
 from sfumato.solvers.protocol import start_generator
 from sfumato.types import Array
 
@@ -200,8 +200,7 @@ def begun(beginning: Beginning) -> State:
     for mode in column_modes(facts):
         counts = state.counts(mode)
         popular = np.argsort(-counts, kind="stable")[: popular_levels(facts, mode)]
-        slopes = [standardised(start.biases[mode], counts), standardised(np.log(counts), counts)]
-        made = np.stack(slopes, 1)[:, : state.layout(mode).slopes]
+        made = slope_columns(start.biases[mode], counts, state.layout(mode).slopes)
         state = state.with_mode(mode, ModeColumns(np.sort(popular), made))
     return state
 
