@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.checks import as_pair, check_count, check_number, make_plain, wrong
+from sfumato.data.tensor import Mode, passing_times
 from sfumato.errors import SettingError
-
-if TYPE_CHECKING:
-    from sfumato.data.tensor import Mode
 
 _MOST_COMPONENTS = 10_000
 _MOST_SKEW = 100.0  # from which on nothing is left of any level but the first
@@ -35,7 +32,7 @@ class Profile:
     components : how many components there are.
     skew : Zipf exponents of the levels' popularity: of the people's mode, and of the others. Times are
         equally popular.
-    times : bias of a mode of times, over that of another mode.
+    times : bias of a mode of times, over that of another mode, where there are two others at least.
     presence : how much of the interactions shows in which levels somebody has entries at: 0 where that
         says nothing, 1 where people have entries at what they like alone.
     """
@@ -78,7 +75,7 @@ class Profile:
 
     def bias_variances(self, modes: Sequence[Mode]) -> list[float]:
         """Variance of the biases of each mode."""
-        parts = [1.0 if mode.bin is None else self.times for mode in modes]
+        parts = [self.times if times else 1.0 for times in passing_times(modes)]
         whole = sum(parts)
         return [self.biases * part / whole if whole else 0.0 for part in parts]
 

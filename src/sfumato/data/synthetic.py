@@ -30,7 +30,7 @@ from sfumato.checks import (
     wrong,
 )
 from sfumato.data.profile import Profile
-from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor
+from sfumato.data.tensor import MAX_ENTRIES, Mode, SparseTensor, passing_times
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.ordering import sort_entries
 from sfumato.kernels.numba.threads import available_threads
@@ -440,11 +440,12 @@ def typical(
     cells = sample_cells(shape, entries, rng, profile.exponents(modes, people))
     factors, biases = [], []
     spreads = np.sqrt(profile.bias_variances(modes))
-    for mode, levels, spread in zip(modes, cells, spreads, strict=True):
+    kinds = zip(modes, passing_times(modes), cells, spreads, strict=True)
+    for mode, times, levels, spread in kinds:
         drawn = _normal((mode.size, profile.components + 1), rng, np.float64)
         drawn = _standardised(drawn, np.bincount(levels, minlength=mode.size))
         biases.append(spread * drawn[:, 0])
-        factors.append(drawn[:, 1:] if mode.bin is None else 1 + _SEASON * drawn[:, 1:])
+        factors.append(1 + _SEASON * drawn[:, 1:] if times else drawn[:, 1:])
     factors[0] *= np.sqrt(profile.strengths)
     truth = _Truth(tuple(factors), None, 1.0, 0.0, tuple(biases))
     values = truth.at(cells) + sqrt(profile.noise) * rng.standard_normal(entries)

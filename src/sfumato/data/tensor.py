@@ -260,6 +260,16 @@ class SparseTensor:
         return dense
 
 
+def passing_times(modes: Sequence[Mode]) -> tuple[bool, ...]:
+    """Which modes are times that values change little with, and that may drop out of products.
+
+    Beside two other modes or more: where there is only one, what there is to learn is how its levels
+    go with the time, and times are a mode like any other.
+    """
+    several = sum(mode.bin is None for mode in modes) > 1
+    return tuple(several and mode.bin is not None for mode in modes)
+
+
 def find_mode(modes: Sequence[Mode], name: str) -> int:
     """Position of a mode by name."""
     for position, mode in enumerate(modes):

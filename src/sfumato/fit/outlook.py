@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sfumato.data.profile import Profile
+from sfumato.data.tensor import passing_times
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.roots import crossing
 from sfumato.solvers.private.known import Known
@@ -144,8 +145,8 @@ class Outlook:
 
     @cached_property
     def timeless(self) -> list[int]:
-        """Modes whose factors have to be found; those of times are taken for one."""
-        return [m for m, mode in enumerate(self.facts.modes) if mode.bin is None]
+        """Modes whose factors have to be found; those of passing times are taken for one."""
+        return [m for m, times in enumerate(passing_times(self.facts.modes)) if not times]
 
     def unexplained(self, lost: Array) -> float:
         """Variance that biases leave, where these shares of them are lost."""

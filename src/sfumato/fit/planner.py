@@ -375,9 +375,7 @@ def _best_factors(
     return Expectation("alternating", rank, rmse, rmse / constant, width, outcome.explained)
 
 
-def _best_rank(
-    outlook: Outlook, budget: Budget | ZCDP, most: int | None, efficiency: Efficiency
-) -> int:
+def _best_rank(outlook: Outlook, budget: Budget | ZCDP, most: int | None, efficiency: Efficiency) -> int:
     """The least rank of an alternating fit that is as good as the best.
 
     Components that rest on released biases and counts come on top of those that have to be found: the

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 from sfumato.checks import MOST_SIZE, check_kind, check_number
-from sfumato.data.tensor import Mode
+from sfumato.data.tensor import Mode, passing_times
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.records import record
@@ -92,12 +92,12 @@ class Shape:
         return [float(setting.get(name, rest)) for name in self.names]
 
     def prior_means(self, given: Mapping[str, float] | None, most: float = MOST_SIZE) -> list[float]:
-        """What each mode's factor shrinks towards: one for a time mode, zero for the others.
+        """What each mode's factor shrinks towards: one for times beside two other modes, else zero.
 
         A mode that shrinks to one drops out of the product, so that with little data a tensor with
         times falls back to the tensor without them. ``most`` is how large they may be.
         """
-        usual = {mode.name: 1.0 if mode.bin else 0.0 for mode in self.modes}
+        usual = dict(zip(self.names, map(float, passing_times(self.modes)), strict=True))
         if given is not None:
             check_kind(Mapping, "numbers by the names of modes", prior_mean=given)
         means = self.per_mode({**usual, **(given or {})}, "prior_mean", 0.0)

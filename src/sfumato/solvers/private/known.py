@@ -8,6 +8,7 @@ from math import sqrt
 from typing import Literal
 
 from sfumato.checks import check_flag, check_positive
+from sfumato.data.tensor import passing_times
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.units import Entry
@@ -40,8 +41,9 @@ class Known:
 
     def assumed(self, mode: int) -> float:
         """Variance of a mode's biases, before anything is known."""
-        timed = self.facts.modes[mode].bin is not None
-        return (_ASSUMED_OF_TIMES if timed else _ASSUMED) * self.facts.spread**2
+        return (
+            _ASSUMED_OF_TIMES if passing_times(self.facts.modes)[mode] else _ASSUMED
+        ) * self.facts.spread**2
 
     @property
     def ridge(self) -> float:
@@ -63,7 +65,7 @@ class Known:
         active then, and differs as they do; their own means, of few days, take it off with them.
         """
         facts = self.facts
-        if facts.modes[mode].bin is None:
+        if not passing_times(facts.modes)[mode]:
             return True
         sizes, local = facts.sizes, facts.local
         share = (1 - COUNTS_SHARE) * sizes[mode] / sum(sizes[m] for m in modes)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from sfumato.data.tensor import passing_times
 from sfumato.kernels.numba.alternating import CORE
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.biases import enough_for_biases
@@ -132,10 +133,9 @@ def block_shares(facts: Facts, means: list[float]) -> dict[int, float]:
     Modes with a prior mean come last: the first of the others starts at zero, where their designs are
     zero too and say nothing.
     """
-    weights = {}
+    weights, times = {}, passing_times(facts.modes)
     for m in free_modes(facts, means) + [m for m, mean in enumerate(means) if mean and m != facts.own]:
-        timed = facts.modes[m].bin is not None
-        weights[m] = _LOCAL_SHARE if m == facts.local else _TIME_SHARE if timed else 1.0
+        weights[m] = _LOCAL_SHARE if m == facts.local else _TIME_SHARE if times[m] else 1.0
         weights[m] *= sqrt(facts.sizes[m])  # the more levels, the fewer entries each has
     if facts.shape.core_size:
         weights[CORE] = _CORE_SHARE * float(np.mean(list(weights.values())))

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from sfumato.data.tensor import passing_times
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.biases import enough_for_biases
 from sfumato.solvers.private.slopes import SLOPES
@@ -59,11 +60,8 @@ class Layout:
 
 def column_modes(facts: Facts) -> list[int]:
     """Modes whose levels have columns: neither local nor times, nor of one level."""
-    return [
-        m
-        for m, mode in enumerate(facts.modes)
-        if m != facts.local and mode.bin is None and facts.sizes[m] > 1
-    ]
+    times = passing_times(facts.modes)
+    return [m for m, size in enumerate(facts.sizes) if m != facts.local and not times[m] and size > 1]
 
 
 def layout(facts: Facts, mode: int, steps: int) -> Layout:
