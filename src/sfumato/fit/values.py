@@ -29,6 +29,7 @@ _SOME = (
 )
 _TIE = 1e-3  # expected errors that differ by less count as equal
 _CLEARLY = 5e-3  # by how much noisy values have to be better: a wrong guess costs more than it gains
+_NO_WORSE = 1.003  # at most so much of the others' error where there is little to find; see benchmarks/README.md
 
 
 class Best(NamedTuple):
@@ -46,7 +47,7 @@ def best_for_values(
 
     Sums over many values need little noise, but tell of biases alone. How strong the rest is, nobody
     knows: noisy values have to win on average between the profile and one of half the biases and no
-    interactions at all.
+    interactions at all, and must not lose under the latter.
     """
     shape, profile = facts.shape, profile or Profile()
     weak = replace(profile, biases=profile.biases / 2, interactions=0.0)
@@ -73,7 +74,8 @@ def best_for_values(
         gains = [
             noisy / min(errors[name][o] for name in named) for o, noisy in enumerate(errors["input"])
         ]
-        if (gains[0] * gains[1]) ** 0.25 < 1 - _CLEARLY:
+        clearly = (gains[0] * gains[1]) ** 0.25 < 1 - _CLEARLY
+        if clearly and gains[1] <= _NO_WORSE**2:
             best = "input"
     return Best(best, rank if best == "input" else None, rmse[best])
 

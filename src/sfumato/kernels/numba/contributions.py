@@ -266,6 +266,55 @@ def _units_to_squares(
             out[1] += steps_of(part * most, step)
 
 
+@ordered_kernel
+def _owners_to_scales(
+    entries: Any,
+    taken: Any,
+    unit: float,
+    length: float,
+    norm: int,
+    step: float,
+    first: int,
+    last: int,
+    out: Array,
+) -> None:
+    starts = entries[2]
+    rest = scratch(longest(starts, first, last), np.float64)
+    made = scratch(5, np.float64)
+    for owner in range(first, last):
+        begin, count, mean, squares = starts[owner], starts[owner + 1] - starts[owner], 0.0, 0.0
+        if count == 0:
+            continue
+        for k in range(count):
+            rest[k] = rest_of(entries, taken, begin + k)
+            mean += rest[k]
+        mean /= count
+        for k in range(count):
+            squares += (rest[k] - mean) ** 2
+        made[0], made[1], made[2] = 0.5 if count > 1 else 0.0, 0.5, 0.5 / count
+        made[3], made[4] = squares / (max(count - 1, 1) * unit), mean * mean / unit
+        size = 0.0
+        for k in range(5):
+            size += made[k] ** norm
+        size = size ** (1 / norm)
+        factor = length * BELOW_ONE / size if size > length * BELOW_ONE else 1.0
+        for k in range(5):
+            out[k] += steps_of(factor * made[k], step) if size < np.inf else 0
+
+
+def scales_of_owners(
+    entries: Entries, taken: Taken, unit: float, length: float, norm: int, threads: int
+) -> Array:
+    """How far owners' entries lie from their mean, and the means from zero; sums over owners.
+
+    An owner adds five numbers, none below zero: half of one if it has two entries or more, half of one, half
+    of one over its entries, and in units the variance of what is left of its values and the square of their
+    mean. They are shortened to ``length`` in a norm, and summed in steps of its grid.
+    """
+    how = taken, unit, length, norm, grid(length)
+    return _summed(_owners_to_scales, entries, 5, threads, *how)
+
+
 def total_of_entries(entries: Entries, taken: Taken, most: float, threads: int) -> Array:
     """Sum of residuals clipped to ``most`` either way, in steps of its grid."""
     return _summed(_entries_to_total, entries, 1, threads, taken, most, grid(most), False)

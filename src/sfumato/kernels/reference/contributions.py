@@ -83,6 +83,22 @@ def squares_of_units_reference(entries: Entries, taken: Taken, most: float, ridg
     return out
 
 
+def scales_of_owners_reference(
+    entries: Entries, taken: Taken, unit: float, length: float, norm: int
+) -> Array:
+    """Slow twin of ``scales_of_owners``."""
+    out, everything = np.zeros(5, np.int64), rest_reference(entries, taken)
+    for _, mine in _units(entries):
+        rest = everything[mine]
+        number, several = rest.shape[0], rest.shape[0] > 1
+        within = rest.var(ddof=1) if several else 0.0
+        made = np.array([several / 2, 0.5, 0.5 / number, within / unit, rest.mean() ** 2 / unit])
+        size = float(np.linalg.norm(made, norm))
+        made *= min(1.0, length * BELOW_ONE / size) if size < np.inf else 0.0
+        out += cut(made, grid(length))
+    return out
+
+
 def moment_of_rows_reference(rows: Array, counts: Array, turn: Array, length: float) -> Array:
     """Slow twin of ``moment_of_rows``."""
     step, (first, second) = grid(length**2), np.triu_indices(turn.shape[0])

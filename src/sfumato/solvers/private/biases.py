@@ -13,7 +13,7 @@ Questions: the constant; how far values lie from it (``spread.py``); how often e
 that is not public; then, round after round and mode after mode, the sums of what the biases leave at
 each level. A round's sums are taken back to what they would be without biases and averaged over the
 rounds, so that more rounds do not mean more noise; biases are guesses from these averages
-(``shrinkage.py``).
+(``shrinkage.py``). Where rows stay with their owners, at last how far these differ (``owners.py``).
 
 All shares of the budget, rounds and bounds follow from public numbers and from what was released
 before. ``noise`` is the noise multiplier of all questions together: a question with share f of the
@@ -44,6 +44,13 @@ from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_fr
 from sfumato.solvers.private.contributions import MOST_OWNED
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
+from sfumato.solvers.private.owners import (
+    OwnersQuery,
+    OwnScales,
+    assumed_scales,
+    owners_share,
+    scales_from,
+)
 from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
 from sfumato.solvers.private.spread import SpreadQuery, likely_spread, spread_from, spread_share
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, Wish
@@ -62,7 +69,7 @@ _COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its avera
 class Step(NamedTuple):
     """One draw: a question and its share of the budget."""
 
-    asks: Literal["constant", "spread", "counts", "sums"]
+    asks: Literal["constant", "spread", "counts", "sums", "owners"]
     mode: int
     share: float
 
@@ -92,7 +99,8 @@ class BiasRelease:
     standard deviation of the noise that was added to them, zero where counts are public; None for
     modes that were not asked about. Where units are the levels of a mode, counts are weighted: an
     entry counts as much as its unit's contribution lets it, see ``contributions.py``. ``spread`` is how
-    far values lie from their mean, as asked for, or as public or assumed where that was not.
+    far values lie from their mean, as asked for, or as public or assumed where that was not; and so is
+    ``own``, how far owners differ and what is left of their entries.
     """
 
     mean: float
@@ -101,6 +109,7 @@ class BiasRelease:
     counts: tuple[Array | None, ...]
     count_deviations: tuple[float, ...]
     spread: float
+    own: OwnScales
 
 
 @dataclass(frozen=True)
@@ -111,10 +120,15 @@ class BiasState:
     levels: tuple[Learnt, ...]
     done: int = 0
     number: float = 1.0  # of values or units, as the constant's answer has it
+    asked_own: OwnScales | None = None
 
     @property
     def step(self) -> Step:
         return self.steps[self.done]
+
+    @property
+    def own(self) -> OwnScales:
+        return self.asked_own or assumed_scales(self.known)
 
     @property
     def release(self) -> BiasRelease:
@@ -130,6 +144,7 @@ class BiasState:
             tuple(None if level.counts is None else level.counts.means for level in self.levels),
             tuple(level.count_deviation for level in self.levels),
             self.known.facts.spread,
+            self.own,
         )
 
 
@@ -173,10 +188,11 @@ class PrivateBiases(Silent):
         known = self._known(facts)
         constant = constant_share(known)
         spread = (1 - constant) * spread_share(known)
+        owners = (1 - constant) * owners_share(known)
         counts = PURE_COUNTS_SHARE if known.pure else COUNTS_SHARE
         counts *= facts.unit.hides_presence
-        counts *= 1 - constant - spread
-        sums = 1 - constant - spread - counts
+        counts *= 1 - constant - spread - owners
+        sums = 1 - constant - spread - owners - counts
         shares, own = _mode_shares(known)
         sweeps = self.sweeps or _sweeps(known)
         steps = [Step("constant", -1, constant)]
@@ -190,6 +206,8 @@ class PrivateBiases(Silent):
             steps += [Step("sums", m, sums * share / sweeps) for m, share in shares.items()]
         if own is not None:
             steps.append(Step("sums", own[0], sums * own[1]))
+        if owners:
+            steps.append(Step("owners", -1, owners))
         return tuple(steps)
 
     def charges(self, facts: Facts) -> tuple[Charge, ...]:
@@ -252,18 +270,22 @@ class PrivateBiases(Silent):
         levels = tuple(Learnt() for _ in facts.modes)
         return BiasState(known, steps, facts.shape.zeros(), levels)
 
-    def ask(self, state: BiasState) -> ConstantQuery | SpreadQuery | CountsQuery | SumsQuery:
+    def ask(
+        self, state: BiasState
+    ) -> ConstantQuery | SpreadQuery | CountsQuery | SumsQuery | OwnersQuery:
         if state.step.asks == "constant":
             return ConstantQuery(state.known)
         if state.step.asks == "spread":
             return SpreadQuery(state.known, state.model.mean)
         if state.step.asks == "counts":
             return CountsQuery(state.known, state.step.mode)
+        if state.step.asks == "owners":
+            return OwnersQuery(state.known, state.model.mean, state.model.mode_biases)
         return _sums_query(state)
 
     def update(self, state: BiasState, noisy: Noisy) -> tuple[BiasState, Info]:
         known, step, number = state.known, state.step, state.number
-        model, levels = state.model, list(state.levels)
+        model, levels, own = state.model, list(state.levels), None
         if step.asks == "constant":
             mean, number = constant_from(known, noisy)
             model = model.with_mean(mean)
@@ -272,28 +294,30 @@ class PrivateBiases(Silent):
             known = known.with_spread(spread_from(known, noisy, number))
         elif step.asks == "counts":
             levels[step.mode] = _counted(known, step.mode, noisy, levels[step.mode])
+        elif step.asks == "owners":
+            own = scales_from(known, noisy)
         else:
             level, biases = _averaged(state, noisy)
             model = model.copy()  # what was asked with the old one stays as it was
             model.mode_biases[step.mode][:] = biases.means
             levels[step.mode] = level
         done = state.done + 1
-        state = BiasState(known, state.steps, model, tuple(levels), done, number)
+        state = BiasState(known, state.steps, model, tuple(levels), done, number, own)
         return state, Info(done, noise=noisy.deviation)
 
     def finish(self, state: BiasState) -> Finished[Multilinear]:
         return Finished(state.model.copy(), own_prior=self._own_prior(state))
 
     def _own_prior(self, state: BiasState) -> OwnPrior | None:
-        known, local = state.known, state.known.facts.local
+        local = state.known.facts.local
         if local is None:
             return None
         guesses = [level.biases for level in state.levels]
         return OwnPrior(
             mode=local,
             precisions=np.ones(state.model.ranks[local]),  # of rows that stay zero: designs are
-            bias_precision=known.ridge / known.facts.scatter,
-            scatter=known.facts.scatter,
+            bias_precision=1 / state.own.variance,
+            scatter=state.own.scatter,
             # Entries whose other biases are uncertain tell less about the owner's.
             doubts=tuple(None if guess is None else guess.variances for guess in guesses),
         )
@@ -344,6 +368,8 @@ def enough_for_biases(facts: Facts, noise: float) -> float:
 def _label(facts: Facts, step: Step) -> str:
     if step.asks in ("constant", "spread"):
         return step.asks
+    if step.asks == "owners":
+        return "how far owners differ"
     what = {"counts": "entries", "sums": "residuals"}[step.asks]
     return f"{what} by {facts.modes[step.mode].name}"
 
@@ -470,7 +496,8 @@ def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
     doubt = known.assumed(mode) if level.biases is None else level.biases.variances
     variances = noise + known.facts.scatter * entry_weight(known, counts.means) * counts.means
     variances += _COUNT_DOUBT * counts.variances * doubt
-    guess = posterior_biases(sums, variances, counts.means, known.assumed(mode))
+    laplace = noise if known.pure else None
+    guess = posterior_biases(sums, variances, counts.means, known.assumed(mode), laplace)
     return replace(level, sums=sums, noise=noise, rounds=rounds, biases=guess), guess
 
 

@@ -48,6 +48,11 @@ def taken_off(facts: Facts, mean: float, biases: tuple[Array, ...], modes: Colle
     return _taken(facts, facts.unit_mode, mean, biases, modes)
 
 
+def taken_off_owned(facts: Facts, own: int, mean: float, biases: tuple[Array, ...]) -> Taken:
+    """The same off entries by the levels of a mode, the owners of entries: all biases but theirs."""
+    return _taken(facts, own, mean, biases, [m for m in range(facts.shape.order) if m != own])
+
+
 def _taken(
     facts: Facts, own: int | None, mean: float, biases: tuple[Array, ...], modes: Collection[int]
 ) -> Taken:
@@ -89,8 +94,7 @@ def owners_rests(
     site: Site, facts: Facts, own: int, mode: int, mean: float, biases: tuple[Array, ...], how: Centring
 ) -> Array:
     """What mean and biases leave at owners' cells of a mode, beside the owners' own means."""
-    used = [m for m in range(facts.shape.order) if m != own]
-    taken = _taken(facts, own, mean, biases, used)
+    taken = taken_off_owned(facts, own, mean, biases)
     return centred_rests(
         owned_entries(site, facts, own), taken, site.cells(own, mode), how, site.threads
     )

@@ -121,7 +121,7 @@ class State:
             mode=local,
             precisions=np.ones(self.model.ranks[local]),
             turn=turn,
-            bias_precision=1 / self.known.assumed(local),
+            bias_precision=1 / self.start.own.variance,
             scatter=self.scatter,
         )
 

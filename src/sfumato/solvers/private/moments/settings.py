@@ -20,7 +20,7 @@ from sfumato.types import Array
 _PRESENCE_MOMENT, _PRESENCE, _RATING_MOMENT, _RATINGS = 0.22, 0.22, 0.18, 0.38  # of what biases leave
 STEPS = 2  # projections of ratings
 COLUMNS = 12  # of presence, and of each projection of ratings
-SCATTER_SHARE, OWN_SHARE = 0.005, 0.03  # of the budget: residuals, and own rows
+OWN_SHARE = 0.03  # of the budget, for how large own rows are
 RIDGE = 30.0  # entries that an owner's own mean of zero counts as much as
 CLIP = 1.0  # of residuals, over their deviation, where entries are the units
 UNIT_CLIP = 2.0  # of the same where units are clipped as a whole
@@ -30,7 +30,7 @@ REACH = 0.5  # of the length of an average owner's coordinates
 _WEIGHT_POWER = 0.25  # units' cells weigh less at popular levels: by count^-0.25
 _LEAST_WEIGHED = 0.3  # counts below this share of the average weigh as this
 
-Asks = Literal["biases", "scatter", "presence moment", "presence", "rating moment", "ratings", "own"]
+Asks = Literal["biases", "presence moment", "presence", "rating moment", "ratings", "own"]
 
 
 _LEAST_BIAS_SHARE, _MOST_BIAS_SHARE = 0.08, 0.8  # of the budget
@@ -96,8 +96,7 @@ def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -
     if not asked:
         return [Step("biases", -1, share) for share in biases]
     made = [Step("biases", -1, bias_share * share) for share in biases]
-    made.append(Step("scatter", -1, SCATTER_SHARE))
-    rest = 1 - bias_share - SCATTER_SHARE - OWN_SHARE
+    rest = 1 - bias_share - OWN_SHARE
     whole = sum(sqrt(facts.sizes[m]) for m in asked)
     for m in asked:
         share = rest * sqrt(facts.sizes[m]) / whole
@@ -115,8 +114,6 @@ def popular_levels(facts: Facts, mode: int) -> int:
 
 
 def label(facts: Facts, step: Step) -> str:
-    if step.asks == "scatter":
-        return "squared residuals"
     if step.asks == "own":
         return "squares of own rows"
     what = {

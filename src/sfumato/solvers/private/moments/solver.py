@@ -36,9 +36,7 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
 from sfumato.privacy.units import Entry, Unit
 from sfumato.records import record
-from sfumato.solvers.private.alternating.queries import ScatterQuery
 from sfumato.solvers.private.alternating.settings import LEAST_SHARE
-from sfumato.solvers.private.alternating.state import most_scatter, scatter_from
 from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
 from sfumato.solvers.private.contributions import owners_shift
 from sfumato.solvers.private.moments.queries import (
@@ -52,7 +50,6 @@ from sfumato.solvers.private.moments.settings import (
     CLIP,
     OWN_SHARE,
     RIDGE,
-    SCATTER_SHARE,
     STEPS,
     UNIT_CLIP,
     UNIT_LENGTH,
@@ -138,7 +135,7 @@ class PrivateMoments(Silent):
         if self.pure and self.has_columns(facts):
             raise SettingError("columns are asked for with Gaussian noise: leave pure out")
         check_count(1, _MOST_STEPS, **given(steps=self.steps))
-        check_number(LEAST_SHARE, 1 - SCATTER_SHARE - OWN_SHARE, **given(bias_share=self.bias_share))
+        check_number(LEAST_SHARE, 1 - OWN_SHARE, **given(bias_share=self.bias_share))
         if max(facts.sizes) * max(facts.shape.ranks) > MOST_NUMBERS:
             raise SettingError(
                 f"more than {MOST_NUMBERS:,} numbers are more than the proof covers: use a smaller rank"
@@ -228,9 +225,7 @@ class PrivateMoments(Silent):
     def ask(self, state: Beginning | State) -> SumQuery:
         if isinstance(state, Beginning):
             return self.biases(state.facts).ask(state.biases)
-        step, start = state.step, state.start
-        if step.asks == "scatter":
-            return ScatterQuery(state.known, start.mean, start.biases, most_scatter(state.facts))
+        step = state.step
         if step.asks == "own":
             groups = np.array([group for group, _, _ in state.groups()])
             present, groups = np.unique(groups, return_inverse=True)
@@ -247,9 +242,7 @@ class PrivateMoments(Silent):
         step, weights = state.step, np.ones(0)
         if step.mode >= 0:
             weights = _levels(state, step).weights
-        if step.asks == "scatter":
-            state = replace(state, scatter=_scatter(state, released))
-        elif step.asks == "own":
+        if step.asks == "own":
             state = read_own(state, released)
         elif step.asks == "presence moment":
             state = read_presence_moment(state, step.mode, released, weights)
@@ -313,11 +306,6 @@ def _padded(groups: Array, rank: int, last: int) -> Array:
     whole = np.full(rank, last)
     whole[: groups.shape[0]] = groups
     return whole
-
-
-def _scatter(state: State, noisy: Noisy) -> float:
-    number = float(state.counts(int(np.argmin(state.facts.sizes))).sum())
-    return scatter_from(state.facts, noisy, number)
 
 
 def make(facts: Facts, wish: Wish) -> PrivateMoments:

@@ -139,7 +139,7 @@ class State:
             mode=local,
             precisions=1 / variances,
             pull=self._pull(variances),
-            bias_precision=1 / self.known.assumed(local),
+            bias_precision=1 / self.start.own.variance,
             scatter=self.scatter,
             doubts=tuple(None if m == local else self._doubts(m) for m in range(len(facts.modes))),
         )
@@ -195,7 +195,7 @@ def begun(beginning: Beginning) -> State:
         beginning.rounds,
         beginning.done,
         beginning.seed,
-        known.facts.scatter,
+        start.own.scatter,
     )
     for mode in column_modes(facts):
         counts = state.counts(mode)

@@ -1,0 +1,104 @@
+"""How far owners differ, and what is left of their entries beside that: asked once biases are known.
+
+Owners solve their own biases, and how much these are to shrink hangs on two variances: of what is left of
+an owner's entries about their mean, and of these means themselves. Bounds do not tell them, and
+taken for granted they cost more than noise does: fares of routes differ far more from route to route than
+from year to year. Proof: ``proofs/biases.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import NamedTuple
+
+from sfumato.kernels.grid import grid
+from sfumato.kernels.numba.contributions import scales_of_owners
+from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.mechanisms import Noisy
+from sfumato.records import record
+from sfumato.sites.memory import Site
+from sfumato.solvers.private.contributions import owned_entries, taken_off_owned
+from sfumato.solvers.private.known import Known
+from sfumato.solvers.protocol import SumQuery
+from sfumato.types import Array
+
+_LENGTHS = {1: 2.5, 2: 1.5}  # that an owner's numbers are shortened to, by norm
+_ERROR = 0.25  # that a variance may have, over itself
+_LIKELY = 0.4  # of the values' variance: what is left, where it is planned for
+_LEAST, _MOST = 0.003, 0.1  # of the budget; where more would be needed it is not asked for
+_FLOOR = 1e-3  # of the values' variance
+
+
+class OwnScales(NamedTuple):
+    """Variances of what is left of an owner's entries about their mean, and of owners' means."""
+
+    scatter: float
+    variance: float
+
+
+@record
+@dataclass(frozen=True)
+class OwnersQuery(SumQuery):
+    """Ask owners for the variance of their entries and the square of their mean, beside released biases.
+
+    No number is negative, and an owner's are shortened together: where one takes another's place, the
+    difference is at most sqrt(2) times as long (twice, in the norm of pure privacy).
+    """
+
+    known: Known
+    mean: float
+    biases: tuple[Array, ...]  # by mode
+
+    def clipped(self, site: Site) -> Clipped:
+        known, facts, local = self.known, self.known.facts, self.known.facts.local or 0
+        taken = taken_off_owned(facts, local, self.mean, self.biases)
+        length = _LENGTHS[known.norm]
+        sums = scales_of_owners(
+            owned_entries(site, facts, local), taken, facts.spread**2, length, known.norm, site.threads
+        )
+        change = owners_change(known)
+        return Clipped(sums, change if known.pure else inf, change, grid(length))
+
+
+def owners_change(known: Known) -> float:
+    """How much neighbours change the sums, in the norm that noise is drawn for."""
+    length = _LENGTHS[known.norm]
+    if known.facts.whole_units:
+        return length
+    return length * (2 if known.pure else sqrt(2))
+
+
+def owners_share(known: Known) -> float:
+    """Of the budget: what tells the variances well enough, or nothing where that would be much."""
+    local = known.facts.local
+    if local is None:
+        return 0.0
+    error = known.mechanism(1.0).deviation(owners_change(known))
+    error /= known.facts.sizes[local] * _LIKELY * _ERROR
+    share = error if known.pure else error**2
+    return 0.0 if share > _MOST else max(share, _LEAST)
+
+
+def assumed_scales(known: Known) -> OwnScales:
+    """Where they are not asked for."""
+    scatter = known.facts.scatter
+    return OwnScales(scatter, scatter / known.ridge)
+
+
+def scales_from(known: Known, noisy: Noisy) -> OwnScales:
+    """The variances: the best linear guesses around those that are assumed."""
+    unit, assumed = known.facts.spread**2, assumed_scales(known)
+    several, owners, thin, within, squares = noisy.values
+    several, owners = max(2 * several, 1.0), max(2 * owners, 1.0)
+    scatter = _nearer(assumed.scatter, unit * within / several, unit * noisy.deviation / several)
+    thin = min(max(2 * thin / owners, 0.0), 1.0)  # one over the entries of an owner, on average
+    variance = unit * squares / owners - scatter * thin
+    scatter = max(scatter, _FLOOR * unit)
+    variance = _nearer(assumed.variance, variance, unit * noisy.deviation / owners)
+    return OwnScales(scatter, max(variance, _FLOOR * unit))
+
+
+def _nearer(assumed: float, guess: float, error: float) -> float:
+    """A guess as far as its error lets it count, beside one that may be as wrong as it is large."""
+    return assumed + assumed**2 / (assumed**2 + error**2) * (guess - assumed)
