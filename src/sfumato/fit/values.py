@@ -29,7 +29,9 @@ _SOME = (
 )
 _TIE = 1e-3  # expected errors that differ by less count as equal
 _CLEARLY = 5e-3  # by how much noisy values have to be better: a wrong guess costs more than it gains
-_NO_WORSE = 1.003  # at most so much of the others' error where there is little to find; see benchmarks/README.md
+_NO_WORSE = (
+    1.003  # at most so much of the others' error where there is little to find; see benchmarks/README.md
+)
 
 
 class Best(NamedTuple):

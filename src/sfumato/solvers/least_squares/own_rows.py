@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from sfumato.types import Array
 _BYTES = 1 << 24  # of the normal equations of rows that are solved at a time
 _LEAST_ROWS = 64
 ASKED_ROWS = 8192  # how many rows tell how large they are: more would hardly say more
+OWN_SQUARES = 6  # what they tell of each group of columns
 _ENTRIES = 1 << 18  # entries weighed at a time, likewise
 
 
@@ -58,22 +60,27 @@ def own_squares(
 ) -> Array:
     """How large own rows are beside what their entries tell of them, by group of columns.
 
-    In coordinates of prior variance one, entries move a row from its prior mean by a share of what it
-    truly lies from that: a matrix T between zero and one. Of each group the mean square of the rows'
-    coordinates, and the means of the diagonals of T and of T^2; those of one row shortened to
-    ``length`` and cut to whole steps, and added up over rows. Rows without entries have none, and of
-    many rows only some are asked, as many however many there are.
+    In coordinates of prior variance one, entries move a row from zero by a share of what it truly is: a
+    matrix T between zero and one. Of each group the mean square of the rows' coordinates x, and the means
+    of the diagonals of T and of T^2. What the row's own designs say of it, m (``prior.pull``), would show
+    as t = T m: the means of x t, of its positive and its negative part, and of t^2. Those of one row are
+    shortened to ``length`` and cut to whole steps, and added up over rows. Rows without entries have none,
+    and of many rows only some are asked, as many however many there are.
     """
-    solved, size = _emptied(model, prior), model.shape[prior.mode]
+    solved, size, rank = _emptied(model, prior), model.shape[prior.mode], prior.precisions.shape[0]
     members = [groups == g for g in range(int(groups.max(initial=-1)) + 1)]
-    total, every = np.zeros(3 * len(members), np.int64), -(-size // ASKED_ROWS)
-    for block in _blocks(solved, prior, site):
+    total, every = np.zeros(OWN_SQUARES * len(members), np.int64), -(-size // ASKED_ROWS)
+    roots = np.sqrt(prior.precisions)
+    for block in _blocks(solved, replace(prior, pull=None), site):
         asked = (np.arange(block.first, block.first + block.rows.shape[0]) % every == 0) & (
             block.sums.counts > 0
         )
-        squares = ((block.rows - block.means) ** 2 * prior.precisions)[asked]
+        rows = block.rows[asked] * roots
         moved = _moved_share(prior, block.sums, asked)
-        parts = squares, np.einsum("ijj->ij", moved), np.einsum("ijk,ijk->ij", moved, moved)
+        told = np.einsum("ijk,ik->ij", moved, _pulled_means(prior, block.sums, rank)[asked] * roots)
+        along = rows * told
+        spread = np.einsum("ijj->ij", moved), np.einsum("ijk,ijk->ij", moved, moved)
+        parts = rows**2, *spread, np.maximum(along, 0), np.maximum(-along, 0), told**2
         made = np.stack([_mean_of(part, those) for part in parts for those in members], 1)
         made = np.where(np.isfinite(made), np.maximum(made, 0.0), 0.0)
         lengths = np.linalg.norm(made, axis=1, keepdims=True)
@@ -129,11 +136,10 @@ def _moved_share(prior: OwnPrior, sums: NormalEquations, asked: Array) -> Array:
 
 
 class _Block(NamedTuple):
-    """Some rows that were solved, from the first on, their prior means, and their equations."""
+    """Some rows that were solved, from the first on, and their equations."""
 
     first: int
     rows: Array
-    means: Array
     sums: NormalEquations
 
 
@@ -157,16 +163,24 @@ def _blocks(solved: Multilinear, prior: OwnPrior, site: Site) -> Iterator[_Block
         rows, biases = solved.rows[here], solved.biases[here]
         solve_rows(sums, ridge, rank, rows, biases, none, none.ravel(), site.threads)
         rows[:, :rank] += means
-        yield _Block(low, rows[:, :rank], means, sums)
+        yield _Block(low, rows[:, :rank], sums)
 
 
-def _pulled(prior: OwnPrior, sums: NormalEquations, rank: int) -> Array:
-    """Prior means that follow from the rows' own designs; the equations become those of the rest."""
+def _pulled_means(prior: OwnPrior, sums: NormalEquations, rank: int) -> Array:
+    """Prior means that follow from the rows' own designs."""
     if prior.pull is None:
         return np.zeros((sums.counts.shape[0], rank))
     designs, there = sums.design_sum[:, :rank], sums.counts > 0
     average = designs / np.maximum(sums.counts, 1e-300)[:, None]
     means: Array = np.where(there[:, None], prior.pull.strengths * (average - prior.pull.centre), 0.0)
+    return means
+
+
+def _pulled(prior: OwnPrior, sums: NormalEquations, rank: int) -> Array:
+    """Such means; the equations become those of the rest."""
+    means, designs = _pulled_means(prior, sums, rank), sums.design_sum[:, :rank]
+    if prior.pull is None:
+        return means
     above = np.triu(sums.gram[:, :rank, :rank], 1)
     diagonal = np.einsum("ijj->ij", sums.gram[:, :rank, :rank]) + sums.variance[:, :rank]
     rest = np.einsum("ijk,ik->ij", above, means) + np.einsum("ikj,ik->ij", above, means)

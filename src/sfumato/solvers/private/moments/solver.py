@@ -231,7 +231,7 @@ class PrivateMoments(Silent):
             present, groups = np.unique(groups, return_inverse=True)
             length = _OWN_LENGTH * sqrt(3 * present.shape[0])
             groups = _padded(groups, state.facts.shape.ranks[0], present.shape[0])
-            return OwnQuery(state.facts, state.model(), state.own_prior(), groups, length)
+            return OwnQuery(state.facts, state.model(), state.asked_prior(), groups, length)
         if step.asks in ("presence moment", "rating moment"):
             return MomentQuery(_levels(state, step), _places(state, step.mode))
         return _projection(state, step)

@@ -11,7 +11,7 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior, Pull
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.solvers.least_squares.own_rows import ASKED_ROWS
+from sfumato.solvers.least_squares.own_rows import ASKED_ROWS, OWN_SQUARES
 from sfumato.solvers.private.biases import BiasRelease, BiasState
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.factoring import (
@@ -38,7 +38,10 @@ from sfumato.types import Array
 SLOPE, COUNT, PRESENCE, RATING = range(4)  # groups of columns
 # Variance of an owner's slope on a column, over that of what is left of a value: before it is asked.
 _FIRST_VARIANCES = {SLOPE: 1 / 60, COUNT: 1 / 60, PRESENCE: 1 / 80, RATING: 1 / 80}
-_PULL = 0.5  # of a prior deviation, where an owner's designs lie one deviation from the centre
+_PULL = (
+    0.5  # of a prior deviation, where an owner's designs lie one from the centre: what is asked about
+)
+_MOST_PULL = 3.0  # of that
 _DOUBT_OF_VARIANCE = 0.7  # how far these may be from the truth, as a share of them
 _VARIANCES = 0.02, 4.0  # between which what is learnt of them has to lie
 _WEAKEST = {PRESENCE: 2.0, RATING: 1.0}
@@ -79,6 +82,7 @@ class State:
     seed: int
     scatter: float
     variances: dict[int, float] = field(default_factory=lambda: dict(_FIRST_VARIANCES))
+    pulls: dict[int, float] | None = None  # of groups, over what they are asked with
 
     @property
     def step(self) -> Step:
@@ -138,22 +142,28 @@ class State:
         return OwnPrior(
             mode=local,
             precisions=1 / variances,
-            pull=self._pull(variances),
+            pull=None if self.pulls is None else self._pull(self.pulls),
             bias_precision=1 / self.start.own.variance,
             scatter=self.scatter,
             doubts=tuple(None if m == local else self._doubts(m) for m in range(len(facts.modes))),
         )
 
-    def _pull(self, variances: Array) -> Pull:
-        """In prior deviations; a column's centre is its mean over entries."""
-        strengths, centre, at = np.zeros_like(variances), np.zeros_like(variances), 0
+    def asked_prior(self) -> OwnPrior:
+        """What own rows are asked about: also how far they go along with where their entries are."""
+        return replace(self.own_prior(), pull=self._pull(dict.fromkeys(_FIRST_VARIANCES, 1.0)))
+
+    def _pull(self, pulls: dict[int, float]) -> Pull:
+        """In prior deviations before anything was asked; a column's centre is its mean over entries."""
+        rank, at = self.facts.shape.ranks[self.facts.local or 0], 0
+        strengths, centre = np.zeros(rank), np.zeros(rank)
         for mode, found in self.modes.items():
             counts = self.counts(mode)
             weights = counts / counts.sum()
-            for _, part in found.parts():
+            for group, part in found.parts():
                 here = slice(at, at + part.shape[1])
                 centre[here] = weights @ part
-                strengths[here] = _PULL * np.sqrt(variances[here])
+                first = sqrt(_FIRST_VARIANCES[group] * self.scatter)
+                strengths[here] = pulls.get(group, 0.0) * _PULL * first
                 at = here.stop
         return Pull(strengths, centre)
 
@@ -269,22 +279,30 @@ def read_ratings(state: State, mode: int, sums: Array, variances: Array) -> Stat
 
 
 def read_own(state: State, noisy: Noisy) -> State:
-    """How much owners differ along each group of columns, over what was taken for granted.
+    """How much owners differ along each group of columns, over what was taken for granted, and how far
+    they go along with where their entries are.
 
-    With T the share of a row that its entries tell (see ``own_squares``), rows of v times the prior's
-    variance have the mean squares v T^2 + T (1 - T).
+    With T the share of a row that its entries tell and t what its designs say (see ``own_squares``),
+    rows of v times the prior's variance and k times the pull have the mean products k t^2 with t, and the
+    mean squares v T^2 + T (1 - T) + k^2 t^2. Without noise to spare, k is zero.
     """
     present = sorted({group for group, _, _ in state.groups()})
     owners = state.facts.sizes[state.facts.local or 0]
-    number = noisy.values.shape[0] // 3
-    squares, moved, twice = np.maximum(noisy.values.reshape(3, number), 1e-9)
+    number = noisy.values.shape[0] // OWN_SQUARES
+    squares, moved, twice, along, against, told = np.maximum(
+        noisy.values.reshape(OWN_SQUARES, number), 1e-9
+    )
     # The square of a number between zero and one is smaller than it, but not in the mean of many.
     twice = np.clip(twice, moved**2 / min(owners, ASKED_ROWS), moved)
-    guess = (squares - moved + twice) / twice
+    told = np.maximum(told, 1e-3 * twice)
+    pulls = (along - against) / told / (1 + 2 * (noisy.deviation / told) ** 2)
+    pulls = np.clip(pulls, -_MOST_PULL, _MOST_PULL)
+    guess = (squares - pulls**2 * told - moved + twice) / twice
     error = 2 * (noisy.deviation / twice) ** 2
     kept = _DOUBT_OF_VARIANCE**2 / (_DOUBT_OF_VARIANCE**2 + error)
     learnt = np.clip(1 + kept * (guess - 1), *_VARIANCES)
     variances = dict(state.variances)
     for group, factor in zip(present, learnt, strict=False):
         variances[group] *= float(factor)
-    return replace(state, variances=variances)
+    found = dict(zip(present, map(float, pulls), strict=False))
+    return replace(state, variances=variances, pulls=found)
