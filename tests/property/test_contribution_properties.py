@@ -20,6 +20,7 @@ from sfumato.kernels.numba.contributions import (
     entry_sums,
     means_of_units,
     moment_of_rows,
+    scales_of_owners,
     squares_of_entries,
     squares_of_units,
     total_of_entries,
@@ -31,6 +32,7 @@ from sfumato.kernels.reference.contributions import (
     means_of_units_reference,
     moment_of_rows_reference,
     rest_reference,
+    scales_of_owners_reference,
     squares_of_units_reference,
     unit_sums_reference,
 )
@@ -42,6 +44,7 @@ from sfumato.solvers.private.constant import ConstantQuery
 from sfumato.solvers.private.contributions import entries_of, row_of, taken_off
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
+from sfumato.solvers.private.owners import OwnersQuery
 from sfumato.solvers.private.spread import SpreadQuery
 
 examples = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -185,6 +188,35 @@ def test_neighbours_stay_within_the_bound(unit, pure, drawn, entries):
         assert_within(*(query.clipped(site) for site in sites))
 
 
+@pytest.mark.parametrize("pure", [False, True], ids=["gaussian", "pure"])
+@pytest.mark.parametrize("unit", [Value(), Entry(), Unit("user"), UnitValues("user", 3)], ids=str)
+@examples
+@given(data(), st.sampled_from([0.05, 1.0, 5.0]))
+def test_what_owners_tell_of_themselves_stays_within_the_bound(unit, pure, drawn, spread):
+    cells, values, rng = drawn
+    known = Known(facts_of(unit, public_spread=spread, local=0), 1.0, pure)
+    sites = [Site(tensor(c, v), 1) for c, v in [(cells, values), neighbour(unit, cells, values, rng)]]
+    biases = tuple(rng.normal(size=n) * rng.choice([0.0, 1.0, 1e6]) for n in SIZES)
+    query = OwnersQuery(known, float(rng.normal()), biases)
+    assert_within(*(query.clipped(site) for site in sites))
+
+
+@pytest.mark.parametrize("unit", [Value(), Unit("user")], ids=str)
+@pytest.mark.parametrize("pure", [False, True])
+def test_the_bound_of_what_owners_tell_is_nearly_reached(unit, pure):
+    """Two entries as far apart as they can be, or both at one bound: a vector takes another's place."""
+    known = Known(facts_of(unit, public_spread=0.1, local=0), 1.0, pure)
+    query = OwnersQuery(known, BOUNDS[0], tuple(np.zeros(n) for n in SIZES))
+    here = [[0, 0], [0, 1], [0, 0]]
+    one = query.clipped(Site(tensor(here, [BOUNDS[0], BOUNDS[0]]), 1))
+    if isinstance(unit, Unit):
+        one = query.clipped(Site(tensor([], []), 1))
+    two = query.clipped(Site(tensor(here, [BOUNDS[0], BOUNDS[1]]), 1))
+    change = (two.values - one.values) * one.step
+    reached = np.abs(change).sum() / one.l1 if pure else np.linalg.norm(change) / one.l2
+    assert 0.7 < reached <= 1
+
+
 @pytest.mark.parametrize("norm", [1, 2])
 @pytest.mark.parametrize("centred", [False, True])
 @examples
@@ -239,6 +271,14 @@ def test_sums_over_everything_are_those_of_the_twin(drawn):
             (
                 squares_of_units(entries, taken, most, ridge, threads),
                 squares_of_units_reference(entries, taken, most, ridge),
+            ),
+            (
+                scales_of_owners(entries, taken, full, most, 2, threads),
+                scales_of_owners_reference(entries, taken, full, most, 2),
+            ),
+            (
+                scales_of_owners(entries, taken, full, most, 1, threads),
+                scales_of_owners_reference(entries, taken, full, most, 1),
             ),
             (
                 total_of_entries(one_each, off, most, threads),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfumato.data.tensor import Mode, SparseTensor, check_bounds
+from sfumato.data.tensor import Mode, SparseTensor, check_bounds, passing_times
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 
 MODES = (
@@ -212,3 +212,17 @@ def test_split_and_folds_are_those_of_prepare():
     train, test = tensor.split(0.25, seed=1)
     assert (train.n_entries, test.n_entries) == (3, 1)
     assert sum(test.n_entries for _, test in tensor.folds(2)) == 4
+
+
+@pytest.mark.parametrize(
+    ("bins", "passing"),
+    [
+        ((None, None, "day"), (False, False, True)),
+        ((None, "day"), (False, False)),
+        (("hour", None, "day"), (False, False, False)),
+        ((None, "hour", None, "day"), (False, True, False, True)),
+    ],
+)
+def test_times_pass_beside_two_other_modes(bins, passing):
+    modes = [Mode(f"m{number}", 3, bin=bin) for number, bin in enumerate(bins)]
+    assert passing_times(modes) == passing

@@ -307,9 +307,9 @@ def scales_of_owners(
 ) -> Array:
     """How far owners' entries lie from their mean, and the means from zero; sums over owners.
 
-    An owner adds five numbers, none below zero: half of one if it has two entries or more, half of one, half
-    of one over its entries, and in units the variance of what is left of its values and the square of their
-    mean. They are shortened to ``length`` in a norm, and summed in steps of its grid.
+    An owner adds five numbers, none below zero: half of one if it has two entries or more, half of one,
+    half of one over its entries, and in units the variance of what is left of its values and the square
+    of their mean. They are shortened to ``length`` in a norm, and summed in steps of its grid.
     """
     how = taken, unit, length, norm, grid(length)
     return _summed(_owners_to_scales, entries, 5, threads, *how)

@@ -61,11 +61,11 @@ def own_squares(
     """How large own rows are beside what their entries tell of them, by group of columns.
 
     In coordinates of prior variance one, entries move a row from zero by a share of what it truly is: a
-    matrix T between zero and one. Of each group the mean square of the rows' coordinates x, and the means
-    of the diagonals of T and of T^2. What the row's own designs say of it, m (``prior.pull``), would show
-    as t = T m: the means of x t, of its positive and its negative part, and of t^2. Those of one row are
-    shortened to ``length`` and cut to whole steps, and added up over rows. Rows without entries have none,
-    and of many rows only some are asked, as many however many there are.
+    matrix T between zero and one. Of each group the mean square of the rows' coordinates x, and the
+    means of the diagonals of T and of T^2. What the row's own designs say of it, m (``prior.pull``),
+    would show as t = T m: the means of x t, of its positive and its negative part, and of t^2. Those of
+    one row are shortened to ``length`` and cut to whole steps, and added up over rows. Rows without
+    entries have none, and of many rows only some are asked, as many however many there are.
     """
     solved, size, rank = _emptied(model, prior), model.shape[prior.mode], prior.precisions.shape[0]
     members = [groups == g for g in range(int(groups.max(initial=-1)) + 1)]

@@ -1,9 +1,9 @@
 """How far owners differ, and what is left of their entries beside that: asked once biases are known.
 
-Owners solve their own biases, and how much these are to shrink hangs on two variances: of what is left of
-an owner's entries about their mean, and of these means themselves. Bounds do not tell them, and
-taken for granted they cost more than noise does: fares of routes differ far more from route to route than
-from year to year. Proof: ``proofs/biases.md``.
+Owners solve their own biases, and how much these are to shrink hangs on two variances: of what is left
+of an owner's entries about their mean, and of these means themselves. Bounds do not tell them, and taken
+for granted they cost more than noise does: fares differ far more from route to route than from year to
+year. Proof: ``proofs/biases.md``.
 """
 
 from __future__ import annotations

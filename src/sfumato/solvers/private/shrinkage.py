@@ -122,8 +122,8 @@ def _in_laplace_noise(seen: Array, normal: Array, scale: Array, tau: Array) -> _
     """The same with normal noise and Laplace noise.
 
     With N of variance s^2 = tau + normal and L of scale b, N + L has the density
-    exp(-y^2 / 2 s^2) (erfcx(u-) + erfcx(u+)) / 4b, u-+ = (s/b -+ y/s) / sqrt(2), and its derivatives give
-    the mean and variance of N (Tweedie's formula), of which the bias has the share tau / s^2.
+    exp(-y^2 / 2 s^2) (erfcx(u-) + erfcx(u+)) / 4b, u-+ = (s/b -+ y/s) / sqrt(2), and its derivatives
+    give the mean and variance of N (Tweedie's formula), of which the bias has the share tau / s^2.
     """
     variance = tau + normal
     deviation, b = np.sqrt(variance), np.maximum(scale, 1e-3 * np.sqrt(tau))

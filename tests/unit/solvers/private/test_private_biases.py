@@ -30,7 +30,7 @@ from sfumato.solvers.private.biases import (
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
-from sfumato.solvers.private.shrinkage import positive_counts, posterior_biases
+from sfumato.solvers.private.shrinkage import _in_laplace_noise, positive_counts, posterior_biases
 from sfumato.solvers.private.spread import SpreadQuery
 from sfumato.solvers.protocol import Run
 
@@ -331,10 +331,30 @@ def test_biases_that_are_not_there_are_shrunk_away(unit):
 # -- what stays local -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("unit", [Entry(), Unit("user")], ids=lambda unit: unit.key)
+@pytest.mark.parametrize(("scatter", "deviation"), [(0.1, 1.0), (1.0, 0.1)])
+def test_how_far_owners_differ_is_asked_where_they_are_many(unit, scatter, deviation):
+    """Owners who differ by much, or by little, beside what is left of their entries. Fixed seeds."""
+    rng = np.random.default_rng(3)
+    owners, items = np.repeat(np.arange(2000), 4), rng.integers(30, size=8000)
+    values = deviation * rng.normal(size=2000)[owners] + scatter * rng.normal(size=8000)
+    modes = (Mode("user", 2000), Mode("item", 30))
+    tensor = SparseTensor(np.stack([owners, items]), values, modes, (-10.0, 10.0))
+    facts = facts_of(tensor, unit, local=0, bounds=tensor.bounds)
+    own = fit(PrivateBiases(1.0), facts, Site(tensor, 1))[1].own_prior
+    assert own.scatter == pytest.approx(scatter**2, rel=0.35, abs=0.1)
+    assert 1 / own.bias_precision == pytest.approx(deviation**2, rel=0.35, abs=0.1)
+    drowned = PrivateBiases(3000.0)
+    assert all(step.asks != "owners" for step in drowned.steps(facts))
+    own = fit(drowned, facts, Site(tensor, 1))[1].own_prior
+    assert own.scatter * own.bias_precision == pytest.approx(drowned._known(facts).ridge)
+
+
 @pytest.mark.parametrize("unit", [Entry(), Value()], ids=lambda unit: unit.key)
 def test_what_is_released_does_not_depend_on_who_owns_the_entries(unit):
     # Local rows, or anything else about a user, would carry one entry into another's statistics. (Where
-    # noise is Gaussian, an owner's own mean is taken off its entries, and that is in the bound.)
+    # noise is Gaussian, an owner's own mean is taken off its entries, and that is in the bound; so is
+    # what owners tell of themselves in the end, which says how own rows are solved.)
     cells = TENSOR.coordinates.copy()
     cells[0] = np.random.default_rng(5).integers(TENSOR.shape[0], size=cells.shape[1])
     others = SparseTensor(cells, TENSOR.values, TENSOR.modes, BOUNDS)
@@ -342,7 +362,6 @@ def test_what_is_released_does_not_depend_on_who_owns_the_entries(unit):
     first, second = (fit(solver, facts, Site(tensor, 1))[1] for tensor in (TENSOR, others))
     assert first.model.mean == second.model.mean
     np.testing.assert_array_equal(first.model.biases, second.model.biases)
-    assert first.own_prior.to_json() == second.own_prior.to_json()
     np.testing.assert_array_equal(first.own_prior.doubts[1], second.own_prior.doubts[1])
     own = with_own_rows(fit(solver, facts, SITE)[1], SITE)
     assert own.mode_biases[0].any()
@@ -360,10 +379,11 @@ def test_local_rows_are_not_released_and_come_from_the_owner_alone(unit):
     alone = with_own_rows(made, Site(one, 1))
     assert own.mode_biases[0][7] == pytest.approx(alone.mode_biases[0][7], abs=1e-12)
     doubt = state.release.deviations[1][one.coordinates[1]] ** 2
-    scatter = 0.75 * state.release.spread**2
+    scatter, variance = state.release.own
     weights = scatter / (scatter + doubt)
     rest = one.values - released.predict(one.coordinates)
-    assert own.mode_biases[0][7] == pytest.approx(weights @ rest / (weights.sum() + 3.75))
+    ridge = scatter / variance
+    assert own.mode_biases[0][7] == pytest.approx(weights @ rest / (weights.sum() + ridge))
     assert with_own_rows(made, SITE) is not released
 
 
@@ -494,3 +514,34 @@ def test_the_bound_of_an_entry_follows_from_what_residuals_are_clipped_to():
     assert changed.max() > 1e-3
     assert clipped.l1 == clipped.l2 == 1.5
     assert changed.sum() <= clipped.l1
+
+
+# -- under Laplace noise -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tau", "normal", "scale"), [(1.0, 0.3, 0.7), (0.5, 0.01, 3.0), (2.0, 1.0, 0.05)]
+)
+@pytest.mark.parametrize("seen", [-9.0, 0.3, 2.0, 30.0])
+def test_guesses_under_laplace_noise_are_those_of_integration(tau, normal, scale, seen):
+    together, x = tau + normal, np.linspace(-60, 60, 400_001)
+    joint = np.exp(-(x**2) / (2 * together) - np.abs(seen - x) / scale)
+    density = joint.sum() * (x[1] - x[0]) / np.sqrt(2 * np.pi * together) / (2 * scale)
+    mean = x @ joint / joint.sum()
+    variance = (x - mean) ** 2 @ joint / joint.sum()
+    kept = tau / together
+    found = _in_laplace_noise(*(np.array([number]) for number in (seen, normal, scale, tau)))
+    assert found.fit[0] - np.log(4) == pytest.approx(np.log(density), abs=1e-4)
+    assert found.means[0] == pytest.approx(kept * mean, abs=1e-4)
+    assert found.variances[0] == pytest.approx(kept**2 * variance + kept * normal, rel=1e-3)
+
+
+def test_one_draw_far_out_is_not_believed():
+    """Of three levels, one has noise of eight deviations: an outlier, not a mode that varies."""
+    sums, counts = np.array([0.1, -0.2, 8.0]) * 40, np.full(3, 40.0)
+    noise = np.full(3, 40.0**2)
+    believed = posterior_biases(sums, noise + 40, counts, 0.2)
+    doubted = posterior_biases(sums, noise + 40, counts, 0.2, noise)
+    assert np.abs(doubted.means).max() < 0.5 * np.abs(believed.means).max()
+    little = posterior_biases(sums, noise * 1e-6 + 1e-3, counts, 0.2, noise * 1e-6)
+    np.testing.assert_allclose(little.means, sums / counts, rtol=0.02, atol=0.02)

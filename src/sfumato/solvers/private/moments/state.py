@@ -283,8 +283,8 @@ def read_own(state: State, noisy: Noisy) -> State:
     they go along with where their entries are.
 
     With T the share of a row that its entries tell and t what its designs say (see ``own_squares``),
-    rows of v times the prior's variance and k times the pull have the mean products k t^2 with t, and the
-    mean squares v T^2 + T (1 - T) + k^2 t^2. Without noise to spare, k is zero.
+    rows of v times the prior's variance and k times the pull have the mean products k t^2 with t, and
+    the mean squares v T^2 + T (1 - T) + k^2 t^2. Where noise hides it, k is taken for zero.
     """
     present = sorted({group for group, _, _ in state.groups()})
     owners = state.facts.sizes[state.facts.local or 0]

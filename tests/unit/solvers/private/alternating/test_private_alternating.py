@@ -30,6 +30,7 @@ from sfumato.solvers.private.alternating.queries import (
     ScatterQuery,
     UnitBlockQuery,
 )
+from sfumato.solvers.private.alternating.settings import sloped_mode
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.alternating.state import State
 from sfumato.solvers.private.biases import PrivateBiases
@@ -568,3 +569,60 @@ def test_what_own_rows_are_expected_to_be_stays_within_limits_under_much_noise()
                 assert sizes.min() >= 0.999e-3
                 checked += 1
     assert checked == len([step for step in solver.steps(facts) if step.asks != "biases"]) + 1
+
+
+# -- slopes ----------------------------------------------------------------------------------------
+
+
+def sloped(order, seed=0, slopes=0.8):
+    """Ratings whose only interaction is how much users go along with what everybody likes."""
+    rng = np.random.default_rng(seed)
+    users, items = 300, 80
+    cells = np.stack([rng.integers(users, size=12_000), rng.integers(items, size=12_000)])
+    bias, goes_along = 0.6 * rng.normal(size=items), 1 + slopes * rng.normal(size=users)
+    values = 3 + goes_along[cells[0]] * bias[cells[1]] + 0.4 * rng.normal(size=12_000)
+    modes = (Mode("user", users), Mode("item", items))
+    cells, modes = (cells[::-1], modes[::-1]) if order else (cells, modes)
+    return SparseTensor(cells, np.clip(values, 1, 5), modes, (1.0, 5.0)).split(0.2, seed=seed)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("epsilon", [3, 10])
+def test_slopes_on_released_biases_need_not_be_found(order, epsilon):
+    train, test = sloped(order)
+    public = sf.Public(entries=train.n_entries, labels=True)
+    errors = []
+    for method in ("alternating", "bias"):
+        privacy = sf.Privacy(epsilon, 1e-6, unit="entry", method=method, public=public, seed=2)
+        errors.append(sf.CP(2, privacy=privacy).fit(train).rmse(test))
+    assert errors[0] < 0.9 * errors[1]
+
+
+def test_columns_start_at_what_was_released():
+    train, _ = sloped(0)
+    facts = facts_of(train, Entry(), rank=3)
+    state, _ = fit(PrivateAlternating(0.01), facts, Site(train, 1))
+    home, biases = state.homes[1], state.start.biases[1]
+    assert np.corrcoef(home[:, 0], biases)[0, 1] == pytest.approx(1)
+    assert home[:, :2].std(axis=0) == pytest.approx(1, abs=0.1)
+    assert not home[:, 2].any()
+    assert state.homes[0] == 0
+
+
+def test_slopes_do_no_harm_where_there_are_none():
+    train, test = sloped(0, slopes=0.0)
+    public = sf.Public(entries=train.n_entries, labels=True)
+    for epsilon in (0.3, 3):
+        errors = []
+        for method in ("alternating", "bias"):
+            privacy = sf.Privacy(epsilon, 1e-6, unit="entry", method=method, public=public, seed=2)
+            errors.append(sf.CP(3, privacy=privacy).fit(train).rmse(test))
+        assert errors[0] < 1.03 * errors[1]
+
+
+def test_slopes_are_those_of_two_modes_of_a_cp_model_whose_rows_are_noised():
+    train, _ = sloped(0)
+    assert sloped_mode(facts_of(train, Entry()), [0.0, 0.0]) == 1
+    assert sloped_mode(facts_of(train, Entry()), [0.0, 1.0]) is None
+    assert sloped_mode(facts_of(train, Entry(), kind="tucker"), [0.0, 0.0]) is None
+    assert sloped_mode(facts_of(train, Unit("user")), [0.0, 0.0]) is None

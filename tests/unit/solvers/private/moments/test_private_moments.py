@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
 from sfumato.models.shape import Shape
 from sfumato.privacy.budgets import Budget
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.moments.factoring import (
     columns_from,
@@ -18,7 +21,8 @@ from sfumato.solvers.private.moments.factoring import (
 )
 from sfumato.solvers.private.moments.settings import layout, popular_levels, usual_rank
 from sfumato.solvers.private.moments.solver import PrivateMoments, make
-from sfumato.solvers.protocol import Wish
+from sfumato.solvers.private.moments.state import PRESENCE
+from sfumato.solvers.protocol import Run, Wish
 
 USERS, ITEMS = 400, 120
 WAYS = (("moments", 26), ("bias",))
@@ -49,6 +53,13 @@ def ratings(seed=0, chosen=1.0, strength=0.6, slopes=0.0):
     values = 3 + goes_along[cells[0]] * bias[cells[1]] + strength * likes[tuple(cells)]
     values = np.clip(values + 0.5 * rng.normal(size=cells.shape[1]), 1, 5)
     return sf.SparseTensor(cells, values, MODES, bounds=(1.0, 5.0)).split(0.2, seed=seed)
+
+
+def kinds_of_items(seed=0):
+    """What items of these ratings are like."""
+    rng = np.random.default_rng(seed)
+    rng.normal(size=(USERS, 2))
+    return rng.normal(size=(ITEMS, 2))
 
 
 def fitted(train, unit, epsilon, method, rank=None, seed=1):
@@ -135,12 +146,32 @@ def test_it_finds_what_users_like(unit):
 
 def test_presence_is_what_finds_it_where_ratings_are_few():
     """Weak tastes: found where people have entries at what they like, not where they do not."""
-    gains = []
+    explained = []
     for chosen in (1.0, 0.0):
-        train, test = ratings(chosen=chosen, strength=0.35)
-        found, biases = (fitted(train, sf.Entry(), 3, *how).rmse(test) for how in WAYS)
-        gains.append((biases - found) / (biases - sf.CP(4).fit(train).rmse(test)))
-    assert gains[0] > gains[1] + 0.05
+        train, _ = ratings(chosen=chosen, strength=0.2)
+        model = fitted(train, sf.Entry(), 3, "moments", 26)
+        columns = model.model_.factors[1][:, 2:10]  # of presence
+        kinds = kinds_of_items()
+        slopes = np.linalg.lstsq(columns, kinds, rcond=None)[0]
+        explained.append(1 - np.mean((kinds - columns @ slopes) ** 2) / np.mean(kinds**2))
+    assert explained[0] > 0.7
+    assert explained[1] < 0.4
+
+
+@pytest.mark.parametrize("chosen", [1.5, 0.0])
+def test_own_rows_start_where_their_entries_are_if_that_says_something(chosen):
+    """How far rows go along with their own designs is asked: much, or nothing. Hardly any noise."""
+    train, _ = ratings(chosen=chosen)
+    known = facts(entries=train.n_entries)
+    solver, site = PrivateMoments(1e-3), Site(train, 1)
+    state = solver.init(Run(), known)
+    with Ledger(known.unit).reserve(solver.charges(known), Entropy(0)) as reservation:
+        for _ in range(solver.rounds(known)):
+            query = solver.ask(state)
+            noisy = reservation.ask(lambda draw, query=query: Local(site).released(query, draw))
+            state, _ = solver.update(state, noisy)
+    assert state.pulls[PRESENCE] > 0.5 if chosen else abs(state.pulls[PRESENCE]) < 0.2
+    assert fitted(train, sf.Entry(), 10, "moments", 2).own_prior_.pull is None
 
 
 @each_unit
