@@ -15,6 +15,7 @@ from sfumato.data.profile import Profile as Profile
 from sfumato.data.relations import Relations as Relations
 from sfumato.data.tensor import Mode as Mode
 from sfumato.data.tensor import SparseTensor as SparseTensor
+from sfumato.engines.ray import Ray as Ray
 from sfumato.errors import DataError as DataError
 from sfumato.errors import ModelFileError as ModelFileError
 from sfumato.errors import NotFittedError as NotFittedError
@@ -25,6 +26,7 @@ from sfumato.errors import SaveError as SaveError
 from sfumato.errors import SettingError as SettingError
 from sfumato.errors import SfumatoError as SfumatoError
 from sfumato.errors import SignatureError as SignatureError
+from sfumato.errors import SiteLostError as SiteLostError
 from sfumato.errors import UnknownLabelError as UnknownLabelError
 from sfumato.estimators.base import TensorEstimator as TensorEstimator
 from sfumato.estimators.completion import CP as CP

@@ -61,5 +61,20 @@ class BudgetError(SfumatoError):
     """A budget that does not cover what was asked for, or a ledger that cannot be used."""
 
 
+class SiteLostError(SfumatoError, ConnectionError):
+    """A holder of data that a fit needs is gone, or does not answer in time."""
+
+
+class MissingExtraError(SettingError):
+    """Something that needs a package which is not installed."""
+
+    def __init__(self, extra: str, what: str) -> None:
+        self.extra, self.what = extra, what
+        super().__init__(f'{what} needs more packages: pip install "sfumato[{extra}]"')
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        return type(self), (self.extra, self.what)
+
+
 class PrivacyWarning(UserWarning):
     """A promise that is kept, but that is worth little: a huge epsilon, or one unit among few."""

@@ -3,54 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from sfumato.errors import SettingError
-from sfumato.privacy.clipping import combine
+from sfumato.engines.answers import (
+    answer_of,
+    check_shape,
+    clipped_of,
+    own_rows_of,
+    with_own_rows,
+)
+from sfumato.engines.protocol import Engine
+from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_prior import OwnPrior
+from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Draw
+from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.protocol import NoisyQuery, PrivateQuery, Query, SumQuery
 
-_Site = TypeVar("_Site")
 
+class Local(Engine):
+    """Sites that are asked one after the other."""
 
-class Local(Generic[_Site]):
-    """The sites of one owner. Whoever has several has to have put all of a unit's entries into one."""
+    def __init__(self, first: Any, *others: Any) -> None:
+        self.held: Sequence[Any] = (first, *others)
 
-    def __init__(self, first: _Site, *others: _Site) -> None:
-        self.sites: Sequence[_Site] = (first, *others)
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(f"site {number + 1}" for number in range(len(self.held)))
+
+    def check_shape(self, shape: Any) -> None:
+        for site in self.held:
+            check_shape(shape, site)
 
     def answer(self, query: Query) -> Any:
-        """The statistics of all sites together; several sites need statistics that have a sum."""
-        answers = [query.answer(site) for site in self.sites]
-        if len(answers) > 1 and not _has_sum(answers[0]):
-            raise SettingError(
-                f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use "
-                "solver 'als', or put the data together"
-            )
-        return reduce(add, answers)
+        return answer_of(query, self.held)
+
+    def clipped(self, query: SumQuery) -> Clipped:
+        return clipped_of(query, self.held)
 
     def check(self, query: PrivateQuery) -> None:
-        """Refuse what these sites cannot answer together, before anything is charged for it."""
-        if not isinstance(query, SumQuery) and len(self.sites) > 1:
-            raise SettingError(
-                f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use "
-                "a method whose answers do, such as 'alternating', or put the data together"
-            )
+        if len(self.held) > 1:
+            super().check(query)
 
     def released(self, query: PrivateQuery, draw: Draw) -> Any:
-        """What a draw makes of the answer of all sites together."""
+        """As of several sites; one alone also answers what does not add up."""
         self.check(query)
         if isinstance(query, SumQuery):
-            return draw.release(combine([query.clipped(site) for site in self.sites]))
-        (site,) = self.sites
+            return draw.release(self.clipped(query))
+        (site,) = self.held
         if isinstance(query, NoisyQuery):
             return query.noisy(site, draw)
         return draw.release(query.clipped(site))
 
+    def with_own_rows(self, model: Multilinear, prior: OwnPrior) -> Multilinear:
+        if len(self.held) == 1:
+            return solve_own(model, prior, self.held[0])
+        return with_own_rows(model, prior, own_rows_of(model, prior, self.held))
 
-def _has_sum(statistics: Any) -> bool:
-    """Whether statistics can be added; tuples would be strung together."""
-    strung = isinstance(statistics, tuple) and type(statistics).__add__ is tuple.__add__
-    return hasattr(statistics, "__add__") and not strung
+    def forget(self) -> None:
+        for site in self.held:
+            site.forget()
+
+    def close(self) -> None:
+        """There is nothing to end."""

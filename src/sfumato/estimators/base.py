@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,6 +31,9 @@ from sfumato.checks import (
 from sfumato.data import prepare
 from sfumato.data.cells import as_columns
 from sfumato.data.tensor import Mode, SparseTensor, find_mode
+from sfumato.engines.local import Local
+from sfumato.engines.protocol import Engine
+from sfumato.engines.ray import Ray
 from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.estimators.intake import admitted, as_tensor, cast, checked
 from sfumato.estimators.parameters import Parametrised
@@ -62,16 +66,17 @@ from sfumato.models.multilinear import CPModel, Multilinear, check_ranks
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Kind, Shape
 from sfumato.privacy.caveats import warn_of
-from sfumato.privacy.facts import assumed_scatter
+from sfumato.privacy.facts import Facts, assumed_scatter
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.sites.memory import Site
+from sfumato.sites.parts import cut_by
 from sfumato.solvers.protocol import Info, Run, Solver
 from sfumato.solvers.registry import method_named
 from sfumato.store import StoredModel, release_files, save_model, save_private, save_release
 from sfumato.surface import setting
 
 # settings that a folder does not hold
-NOT_SAVED = ("progress", "dtype", "solver", "privacy", "threads")
+NOT_SAVED = ("progress", "dtype", "solver", "privacy", "threads", "engine")
 
 
 class TensorEstimator(Parametrised, ABC):
@@ -90,6 +95,7 @@ class TensorEstimator(Parametrised, ABC):
     threads: int | None
     progress: Progress | None
     privacy: Privacy | None
+    engine: Ray | None = None
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import RegressorTags, Tags, TargetTags
@@ -195,6 +201,9 @@ class TensorEstimator(Parametrised, ABC):
         check_threads(self.threads)
         check_progress(self.progress)
         check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
+        check_kind(Ray | None, "an engine such as sfumato.Ray(), or None", engine=self.engine)
+        if self.engine is not None:
+            self.engine.check()
 
     def _open_rank(self) -> OpenRank | None:
         """The rank as far as a private plan may choose it."""
@@ -220,10 +229,10 @@ class TensorEstimator(Parametrised, ABC):
         prepare.check_modes(tensor)
         plan = self._open_plan(tensor.modes, tensor.values.dtype, tensor.n_entries)
         tensor = cast(checked(tensor, self.duplicates), plan.shape.dtype)
-        site = Site(tensor, self._threads)
-        result = carry_out(plan, site, self.progress)
+        with self._engine_of(tensor, 0) as engine:
+            result = carry_out(plan, engine, self.progress)
+            self.scatter_: float | None = _scatter(result, engine)
         self._keep(result.model, result.history, tensor)
-        self.scatter_: float | None = _scatter(result, site)
         self.guarantee_: Guarantee | None = None
         self.local_: int | None = None
         self.own_prior_: OwnPrior | None = None
@@ -242,9 +251,17 @@ class TensorEstimator(Parametrised, ABC):
         warn_of(plan.caveats)
         facts, ledger = plan.task.facts, open_ledger(privacy, protected.unit)
         tensor = cast(tensor, facts.shape.dtype)
-        result = carry_out_private(plan, Site(tensor, self._threads), ledger, entropy, self.progress)
+        with self._engine_of(tensor, _kept_together(facts)) as engine:
+            result = carry_out_private(plan, engine, ledger, entropy, self.progress)
         promised = plan.guarantee(ledger, entropy)
         self.adopt(result, tensor, promised, facts.local)
+
+    def _engine_of(self, tensor: SparseTensor, together: int) -> Engine:
+        """Who answers a fit's questions; all entries of a level of ``together`` lie at one site."""
+        if self.engine is None:
+            return Local(Site(tensor, self._threads))
+        parts = cut_by(tensor, together, self.engine.workers)
+        return self.engine.open([partial(Site, part) for part in parts])
 
     def adopt(
         self, fit: PrivateFit, tensor: SparseTensor, guarantee: Guarantee, local: int | None
@@ -448,7 +465,13 @@ class TensorEstimator(Parametrised, ABC):
         )
 
 
-def _scatter(fit: Fit, site: Site) -> float:
+def _kept_together(facts: Facts) -> int:
+    """The mode whose levels have all their entries at one site: units, owners of rows, or any."""
+    together = facts.local if facts.local is not None else facts.unit_mode
+    return together or 0
+
+
+def _scatter(fit: Fit, engine: Engine) -> float:
     """Variance of what a fit leaves of the values: as learnt or reported, or else measured."""
     last = fit.history[-1] if fit.history else Info(0)
-    return (last.noise or last.train_rmse or training_rmse(fit.model, site)) ** 2
+    return (last.noise or last.train_rmse or training_rmse(fit.model, engine)) ** 2

@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike
 
 from sfumato.checks import as_list, check_count, check_positive, is_whole, plain, shown
 from sfumato.data import prepare
+from sfumato.engines.ray import Ray
 from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.fit.choose import OpenRank
@@ -42,6 +43,7 @@ class CP(TensorEstimator):
     threads : by default all cores. ALS gives the same result for any number, SGD for a given one.
     progress : called as ``progress(round, rounds, info)`` while fitting.
     privacy : a :class:`Privacy`: budget, unit and method of a private fit; None fits without privacy.
+    engine : a :class:`Ray`, to fit on a cluster; None fits in this process.
 
     Attributes
     ----------
@@ -64,6 +66,7 @@ class CP(TensorEstimator):
         threads: int | None = None,
         progress: Progress | None = None,
         privacy: Privacy | None = None,
+        engine: Ray | None = None,
     ) -> None:
         self.rank = rank
         self.solver = solver
@@ -77,6 +80,7 @@ class CP(TensorEstimator):
         self.threads = threads
         self.progress = progress
         self.privacy = privacy
+        self.engine = engine
 
     def _ranks(self, sizes: Sequence[int], entries: int | None = None) -> Sequence[int]:
         if self.rank is None:
@@ -121,6 +125,7 @@ class Tucker(TensorEstimator):
         threads: int | None = None,
         progress: Progress | None = None,
         privacy: Privacy | None = None,
+        engine: Ray | None = None,
     ) -> None:
         self.ranks = ranks
         self.solver = solver
@@ -134,6 +139,7 @@ class Tucker(TensorEstimator):
         self.threads = threads
         self.progress = progress
         self.privacy = privacy
+        self.engine = engine
 
     def _ranks(self, sizes: Sequence[int], entries: int | None = None) -> Sequence[int]:  # noqa: ARG002
         if self.ranks is None:
@@ -174,6 +180,7 @@ class Biases(TensorEstimator):
         threads: int | None = None,
         progress: Progress | None = None,
         privacy: Privacy | None = None,
+        engine: Ray | None = None,
     ) -> None:
         self.ridge = ridge
         self.sweeps = sweeps
@@ -183,6 +190,7 @@ class Biases(TensorEstimator):
         self.threads = threads
         self.progress = progress
         self.privacy = privacy
+        self.engine = engine
 
     def _ranks(self, sizes: Sequence[int], entries: int | None = None) -> Sequence[int]:  # noqa: ARG002
         return [1] * len(sizes)  # one component that stays zero

@@ -27,6 +27,7 @@ from sfumato.checks import (
 from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
+from sfumato.engines.local import Local
 from sfumato.errors import DataError, NotFittedError, SettingError
 from sfumato.estimators.parameters import Parametrised
 from sfumato.fit.completion import carry_out
@@ -136,7 +137,7 @@ class Coupled(Parametrised):
         plan, solver = self.plan(relations), self._solver()
         for relation in relations.values():
             solver.check_relation(relation)
-        site = CoupledSite(relations, plan.run.threads, np.dtype(plan.shape.dtype))
+        site = Local(CoupledSite(relations, plan.run.threads, np.dtype(plan.shape.dtype)))
         result = carry_out(plan, site, self.progress)
         self.model_: CoupledModel = result.model
         self.posterior_, self.history_ = result.posterior, result.history

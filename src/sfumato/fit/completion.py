@@ -8,47 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfumato.engines.local import Local
-from sfumato.errors import DataError
+from sfumato.engines.protocol import Engine
 from sfumato.fit.loop import Progress, Rounds, loop
 from sfumato.fit.plan import Plan, PrivatePlan, Promise, model_in_words
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.protocol import Model
-from sfumato.models.shape import Shape
 from sfumato.privacy.clipping import NotFiniteError
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.units import PrivacyUnit, Unit
 from sfumato.records import record
-from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
-from sfumato.solvers.coupled.shape import CoupledShape
-from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.protocol import DivergedError, Finished, Info, PrivateQuery, PrivateSolver
 from sfumato.surface import either
-
-
-def check_site(shape: Shape | CoupledShape, site: Site | CoupledSite) -> None:
-    """Refuse entries of other modes than a fit was planned for, before they are touched or charged."""
-    if isinstance(shape, Shape) and isinstance(site, Site):
-        site.check_sizes(shape.sizes)
-    elif (
-        isinstance(shape, CoupledShape)
-        and isinstance(site, CoupledSite)
-        and len(shape.parts) == len(site.parts)
-    ):
-        for part, holder in zip(shape.parts, site.parts, strict=True):
-            sizes = tuple(shape.sizes[mode] for mode in part.modes)
-            for entries in (holder.entries, holder.unknown):
-                if entries is not None:
-                    entries.check_sizes(sizes)
-    else:
-        raise DataError(
-            f"a plan for a {type(shape).__name__} does not fit this {type(site).__name__}: it was made "
-            "for other relations, or for a single tensor"
-        )
 
 
 def _check_finite(model: Model, what: str, advice: str = "") -> None:
@@ -70,25 +44,25 @@ class Fit(NamedTuple):
     posterior: Any = None
 
 
-def carry_out(plan: Plan[Any], site: Site | CoupledSite, progress: Progress | None = None) -> Fit:
-    """Fit the plan's model to a site's entries; ``progress(round, rounds, info)`` is told of each."""
-    check_site(plan.shape, site)
+def carry_out(plan: Plan[Any], engine: Engine, progress: Progress | None = None) -> Fit:
+    """Fit the plan's model to an engine's entries; ``progress(round, rounds, info)`` is told of each."""
+    engine.check_shape(plan.shape)
     fits = []
     for start in range(plan.starts):
         try:
-            fits.append(_one_start(plan, start, site, progress))
+            fits.append(_one_start(plan, start, engine, progress))
         except DivergedError:
             if start == plan.starts - 1 and not fits:
                 raise
-    return min(fits, key=lambda fit: _remaining(fit, site)) if len(fits) > 1 else fits[0]
+    return min(fits, key=lambda fit: _remaining(fit, engine)) if len(fits) > 1 else fits[0]
 
 
-def _one_start(plan: Plan[Any], start: int, site: Site | CoupledSite, progress: Progress | None) -> Fit:
+def _one_start(plan: Plan[Any], start: int, engine: Engine, progress: Progress | None) -> Fit:
     solver, run = plan.solver, replace(plan.run, seed=plan.run.seed + start)
     state = solver.init(run, plan.shape)  # which checks the settings
     number = int(solver.rounds(plan.shape))
     rounds = Rounds(number, number, progress, start * number, plan.rounds)
-    done = loop(solver, state, rounds, Local(site).answer, _settles(solver.tolerance))
+    done = loop(solver, state, rounds, engine.answer, _settles(solver.tolerance))
     made = solver.finish(done.state)
     _check_finite(
         made.model,
@@ -114,19 +88,43 @@ def _settles(tolerance: float | None) -> Callable[[list[Info]], bool]:
     return settled
 
 
-def _remaining(fit: Fit, site: Site | CoupledSite) -> float:
+def _remaining(fit: Fit, engine: Engine) -> float:
     """What a fit could not lower any further: its objective, or the error of a single tensor's."""
     objective = fit.history[-1].objective if fit.history else None
-    if objective is None and isinstance(site, Site):
-        return training_rmse(fit.model, site)
+    if objective is None and isinstance(fit.model, Multilinear):
+        return training_rmse(fit.model, engine)
     return np.inf if objective is None else objective
 
 
-def training_rmse(model: Multilinear, site: Site) -> float:
+@record
+@dataclass(frozen=True)
+class Squares:
+    """Sum of the squares of what a model leaves, and of how many entries."""
+
+    total: float
+    entries: int
+
+    def __add__(self, other: Squares) -> Squares:
+        return Squares(self.total + other.total, self.entries + other.entries)
+
+
+@record
+@dataclass(frozen=True)
+class SquaresQuery:
+    """Ask how far a model is from the entries."""
+
+    model: Multilinear
+
+    def answer(self, site: Site) -> Squares:
+        tensor = site.tensor
+        misses = tensor.values - self.model.predict(tensor.coordinates, threads=site.threads)
+        return Squares(float(np.square(misses, dtype=np.float64).sum()), tensor.n_entries)
+
+
+def training_rmse(model: Multilinear, engine: Engine) -> float:
     """Error at the entries that the model was fitted to."""
-    tensor = site.tensor
-    misses = tensor.values - model.predict(tensor.coordinates, threads=site.threads)
-    return float(np.sqrt(np.mean(np.square(misses, dtype=np.float64))))
+    squares: Squares = engine.answer(SquaresQuery(model))
+    return float(np.sqrt(squares.total / squares.entries))
 
 
 # -- privately ------------------------------------------------------------------------------------
@@ -230,18 +228,18 @@ class PrivateFit(NamedTuple):
 
 def carry_out_private(
     plan: PrivatePlan[Completion],
-    site: Site,
+    engine: Engine,
     ledger: Ledger,
     entropy: Entropy,
     progress: Progress | None = None,
 ) -> PrivateFit:
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
-    check_site(plan.task.facts.shape, site)
+    engine.check_shape(plan.task.facts.shape)
     with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
-        drawn = draw_all(plan, Local(site), reservation, progress)
-    site.forget()  # own rows take other memory
+        drawn = draw_all(plan, engine, reservation, progress)
+    engine.forget()  # own rows take other memory
     made = drawn.made
-    return PrivateFit(drawn.localised(site), drawn.history, made.own_prior, made.posterior)
+    return PrivateFit(drawn.localised(engine), drawn.history, made.own_prior, made.posterior)
 
 
 class Drawn(NamedTuple):
@@ -250,15 +248,15 @@ class Drawn(NamedTuple):
     made: Finished[Multilinear]
     history: tuple[Info, ...]
 
-    def localised(self, site: Site) -> Multilinear:
+    def localised(self, engine: Engine) -> Multilinear:
         """The model with each local row solved from the release and its owner's entries."""
         model, prior = self.made.model, self.made.own_prior
-        return model if prior is None else solve_own(model, prior, site)
+        return model if prior is None else engine.with_own_rows(model, prior)
 
 
 def draw_all(
     plan: PrivatePlan[Completion],
-    engine: Local[Site],
+    engine: Engine,
     reservation: Reservation,
     progress: Progress | None = None,
 ) -> Drawn:

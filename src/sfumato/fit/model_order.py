@@ -10,6 +10,7 @@ import numpy as np
 from sfumato.checks import check_count, check_threads, shown
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
 from sfumato.fit.completion import Fit, carry_out
 from sfumato.fit.plan import Plan
@@ -57,7 +58,7 @@ def choose_rank(
     coupled = relations if isinstance(relations, Relations) else Relations(relations)
     for relation in coupled.values():
         method.check_relation(relation)
-    site = CoupledSite(coupled, threads, np.dtype(np.float64))
+    site = Local(CoupledSite(coupled, threads, np.dtype(np.float64)))
     fits = dict[int, Fit]()
     for rank in tried:
         shape = CoupledShape.of(coupled, int(rank))

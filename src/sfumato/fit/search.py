@@ -20,7 +20,7 @@ from sfumato.data import prepare
 from sfumato.data.tensor import SparseTensor
 from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.fit.completion import Completion, Drawn, PrivateFit, check_site, draw_all
+from sfumato.fit.completion import Completion, Drawn, PrivateFit, draw_all
 from sfumato.fit.loop import Progress
 from sfumato.fit.plan import PrivatePlan, Promise, check_covered
 from sfumato.kernels.grid import cut, grid
@@ -266,12 +266,12 @@ def carry_out_search(
     search = plan.task
     # By label: one entry more or less moves no other entry to the other side.
     parts = prepare.split_by_label(tensor, search.holdout, seed=entropy.public_seed())
-    train, held_out = (Site(part, threads) for part in parts)
-    check_site(search.facts.shape, train)
+    train, held_out = Local(Site(parts[0], threads)), Site(parts[1], threads)
+    train.check_shape(search.facts.shape)
 
     def run(number: int, reservation: Reservation) -> tuple[Drawn | None, float]:
         try:
-            drawn = draw_all(search.plans[number], Local(train), reservation, progress[number])
+            drawn = draw_all(search.plans[number], train, reservation, progress[number])
         except DivergedError:
             return None, np.inf
         model = drawn.made.model if search.score.alone else drawn.localised(train)
@@ -283,6 +283,6 @@ def carry_out_search(
     if drawn is None:
         raise DivergedError("the private fits left the range of floating-point numbers")
     # Own rows are solved from all entries of their owner: they are not part of the release.
-    own = drawn.localised(Site(tensor, threads))
+    own = drawn.localised(Local(Site(tensor, threads)))
     made = drawn.made
     return Found(best, PrivateFit(own, drawn.history, made.own_prior, made.posterior))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sfumato.data.tensor import SparseTensor
+from sfumato.engines.local import Local
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.completion import Biases
 from sfumato.fit.choose import choose
@@ -80,7 +81,7 @@ def _printed(solver: Any, problem: Problem, epsilon: float) -> float:
     task = Completion(solver, printed_facts(problem))
     plan = PrivatePlan(task, budget, Run(problem.seed)).calibrated()
     ledger, entropy = Ledger(Value(), budget), Entropy(problem.noise_seed)
-    model = carry_out_private(plan, Site(problem.printed, 1), ledger, entropy).model
+    model = carry_out_private(plan, Local(Site(problem.printed, 1)), ledger, entropy).model
     return problem.printed_error(model.predict(problem.test.coordinates))
 
 

@@ -1,0 +1,179 @@
+"""Answers from workers of a Ray cluster, which hold parts of one owner's data.
+
+Each worker is an actor with sites of its own, and does with a query what ``answers.py`` says; what comes
+back is added up here. Ray sends objects by pickle: it is for machines that trust each other.
+
+Every call has a time limit. A worker that died, or that does not answer in time, ends the fit with a
+:class:`SiteLostError`: what was charged stays charged, and no sum is made over the others alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from sfumato.checks import check_count, check_positive, check_text, given
+from sfumato.engines.answers import (
+    added,
+    answer_of,
+    check_shape,
+    clipped_of,
+    own_rows_of,
+    with_own_rows,
+)
+from sfumato.engines.protocol import Engine
+from sfumato.errors import MissingExtraError, SettingError, SiteLostError
+from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_prior import OwnPrior
+from sfumato.privacy.clipping import Clipped, combine
+from sfumato.sites.memory import Site
+from sfumato.solvers.protocol import Query, SumQuery
+
+SiteMaker = Callable[[int], Site]  # a site with so many threads
+_STORE = 256 * 2**20  # bytes of Ray's own store, where a cluster is started here
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Fit on a Ray cluster: ``sf.CP(engine=sf.Ray(workers=3))``. Needs ``sfumato[ray]``.
+
+    Parameters
+    ----------
+    workers : how many parts the data are cut into, each held by one worker.
+    address : of a cluster that runs already; by default one is started on this machine, and ended.
+    timeout : seconds that a worker has for one answer.
+    threads : of each worker.
+    """
+
+    workers: int = 2
+    address: str | None = None
+    timeout: float = 600.0
+    threads: int = 1
+
+    def check(self) -> None:
+        """Raise for what no cluster could do, before data are touched."""
+        check_count(workers=self.workers, threads=self.threads)
+        check_positive(timeout=self.timeout)
+        check_text(**given(address=self.address))
+        _ray()
+
+    def open(self, makers: Sequence[SiteMaker]) -> RayEngine:
+        """Workers with these sites, dealt out in order."""
+        self.check()
+        return RayEngine(self, makers)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("ray", "fitting on a Ray cluster") from error
+    return ray
+
+
+class Worker:
+    """What runs at the other end: some sites, and the functions that may be called on them."""
+
+    def __init__(self, makers: Sequence[SiteMaker], threads: int) -> None:
+        self.sites = [make(threads) for make in makers]
+
+    def check_shape(self, shape: Any) -> None:
+        for site in self.sites:
+            check_shape(shape, site)
+
+    def answer(self, query: Query) -> Any:
+        return answer_of(query, self.sites)
+
+    def clipped(self, query: SumQuery) -> Clipped:
+        return clipped_of(query, self.sites)
+
+    def own_rows(self, model: Multilinear, prior: OwnPrior) -> Any:
+        return own_rows_of(model, prior, self.sites)
+
+    def forget(self) -> None:
+        for site in self.sites:
+            site.forget()
+
+
+class RayEngine(Engine):
+    """The workers of one fit."""
+
+    def __init__(self, settings: Ray, makers: Sequence[SiteMaker]) -> None:
+        if not makers:
+            raise SettingError("a fit needs at least one site")
+        self._settings, self._ray = settings, _ray()
+        self._begun = not self._ray.is_initialized()
+        number = min(settings.workers, len(makers))
+        if self._begun:
+            self._begin(number)
+        # No processors are asked for: a worker waits for most of a fit, and there may be more of them.
+        remote = self._ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Worker)
+        dealt = [
+            makers[len(makers) * w // number : len(makers) * (w + 1) // number] for w in range(number)
+        ]
+        self._workers = [remote.remote(mine, settings.threads) for mine in dealt]
+
+    def _begin(self, number: int) -> None:
+        here: dict[str, Any] = {"num_cpus": number, "object_store_memory": _STORE}
+        self._ray.init(
+            address=self._settings.address,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **(here if self._settings.address is None else {}),
+        )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(f"worker {number + 1}" for number in range(len(self._workers)))
+
+    def _call(self, name: str, *arguments: Any) -> list[Any]:
+        """What all workers return, in their order."""
+        sent = [self._ray.put(argument) for argument in arguments]  # once, whoever reads it
+        asked = [getattr(worker, name).remote(*sent) for worker in self._workers]
+        errors, limit = self._ray.exceptions, self._settings.timeout
+        try:
+            answers: list[Any] = self._ray.get(asked, timeout=limit)
+        except errors.GetTimeoutError as error:
+            late = len(asked) - len(self._ray.wait(asked, num_returns=len(asked), timeout=0)[0])
+            raise SiteLostError(
+                f"{late} of {len(asked)} workers did not answer within {limit:g} seconds: give more "
+                "time (timeout), or see what they are doing. What was charged stays charged"
+            ) from error
+        except errors.RayTaskError as error:  # raised by our own code, at a worker
+            raise error.cause from error
+        except errors.RayError as error:
+            raise SiteLostError(
+                f"a worker of the Ray cluster is gone ({type(error).__name__}). What was charged stays "
+                "charged"
+            ) from error
+        return answers
+
+    def check_shape(self, shape: Any) -> None:
+        self._call("check_shape", shape)
+
+    def answer(self, query: Query) -> Any:
+        return added(query, self._call("answer", query))
+
+    def clipped(self, query: SumQuery) -> Clipped:
+        return combine(self._call("clipped", query))
+
+    def with_own_rows(self, model: Multilinear, prior: OwnPrior) -> Multilinear:
+        parts: list[Any] = reduce(list.__add__, self._call("own_rows", model, prior))
+        return with_own_rows(model, prior, parts)
+
+    def forget(self) -> None:
+        self._call("forget")
+
+    def close(self) -> None:
+        if not self._ray.is_initialized():
+            return
+        for worker in self._workers:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.kill(worker)
+        if self._begun:
+            self._ray.shutdown()
