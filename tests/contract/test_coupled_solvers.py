@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.engines.local import Local
 from sfumato.fit.completion import carry_out
 from sfumato.fit.plan import Plan
 from sfumato.models.coupled import CoupledModel
@@ -69,7 +70,7 @@ def test_the_start_needs_no_data(name):
 def test_the_loop_asks_as_often_as_it_says_and_ends_with_numbers(name):
     solver, told = make(name), []
     plan = Plan(SHAPE, solver)
-    fit = carry_out(plan, site(), lambda number, rounds, _: told.append((number, rounds)))
+    fit = carry_out(plan, Local(site()), lambda number, rounds, _: told.append((number, rounds)))
     assert told == [(number, plan.rounds) for number in range(1, plan.rounds + 1)]
     assert isinstance(fit.model, CoupledModel)
     assert all(np.isfinite(part).all() for part in fit.model.parameters)
@@ -79,7 +80,7 @@ def test_the_loop_asks_as_often_as_it_says_and_ends_with_numbers(name):
 @solvers
 def test_seeds_repeat_and_differ(name):
     first, same, other = (
-        carry_out(Plan(SHAPE, make(name), Run(seed)), site()).model for seed in (1, 1, 2)
+        carry_out(Plan(SHAPE, make(name), Run(seed)), Local(site())).model for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(first.rows, same.rows)
     assert not np.array_equal(first.rows, other.rows)
@@ -88,7 +89,7 @@ def test_seeds_repeat_and_differ(name):
 @solvers
 def test_data_are_left_alone(name):
     before = {key: relation.tensor.values.copy() for key, relation in RELATIONS.items()}
-    carry_out(Plan(SHAPE, make(name)), site())
+    carry_out(Plan(SHAPE, make(name)), Local(site()))
     for key, relation in RELATIONS.items():
         np.testing.assert_array_equal(relation.tensor.values, before[key])
 

@@ -76,7 +76,9 @@ def test_rounds_are_the_questions_asked(name, monkeypatch):
     monkeypatch.setattr(Local, "answer", counting)
     reports = []
     plan = Plan(SHAPE, solver)
-    fit = carry_out(plan, site, lambda number, rounds, info: reports.append((number, rounds, info)))
+    fit = carry_out(
+        plan, Local(site), lambda number, rounds, info: reports.append((number, rounds, info))
+    )
     assert len(answered) == plan.rounds == solver.rounds(SHAPE)
     assert [number for number, _, _ in reports] == list(range(1, plan.rounds + 1))
     assert {rounds for _, rounds, _ in reports} == {plan.rounds}
@@ -98,10 +100,10 @@ def test_types_stay_the_same_from_step_to_step(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_easy_data_are_fitted_better_than_by_a_constant(name):
     site = Site(TENSOR, 1)
-    model = carry_out(Plan(SHAPE, make(name)), site).model
+    model = carry_out(Plan(SHAPE, make(name)), Local(site)).model
     assert all(np.isfinite(part).all() for part in (model.rows, model.biases))
     share = {"biases": 0.9, "sequential": 0.9}.get(name, 0.75)
-    assert training_rmse(model, site) < share * TENSOR.values.std()
+    assert training_rmse(model, Local(site)) < share * TENSOR.values.std()
     cells = np.stack(np.nonzero(np.isnan(TENSOR.to_dense())))
     misses = model.predict(cells) - PLANTED.truth(cells)
     assert np.sqrt(np.mean(misses**2)) < share * PLANTED.truth(cells).std()
@@ -110,9 +112,9 @@ def test_easy_data_are_fitted_better_than_by_a_constant(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_plan_gives_the_same_model(name):
     plan = Plan(SHAPE, make(name), Run(seed=3))
-    first, second = (carry_out(plan, Site(TENSOR, 1)) for _ in range(2))
+    first, second = (carry_out(plan, Local(Site(TENSOR, 1))) for _ in range(2))
     shared = Site(TENSOR, 1)
-    third, fourth = carry_out(plan, shared), carry_out(plan, shared)
+    third, fourth = (carry_out(plan, Local(shared)) for _ in range(2))
     for other in (second, third, fourth):
         np.testing.assert_array_equal(first.model.rows, other.model.rows)
         np.testing.assert_array_equal(first.model.biases, other.model.biases)
@@ -132,7 +134,7 @@ def test_finishing_can_be_asked_for_twice(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_data_are_left_alone(name):
     cells, values = TENSOR.coordinates.copy(), TENSOR.values.copy()
-    carry_out(Plan(SHAPE, make(name)), Site(TENSOR, 2))
+    carry_out(Plan(SHAPE, make(name)), Local(Site(TENSOR, 2)))
     np.testing.assert_array_equal(TENSOR.coordinates, cells)
     np.testing.assert_array_equal(TENSOR.values, values)
 
@@ -140,7 +142,7 @@ def test_the_data_are_left_alone(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "biases"])
 def test_mean_and_biases_can_be_left_out(name):
     shape = Shape(TENSOR.modes, SHAPE.ranks, fit_mean=False, fit_biases=False)
-    model = carry_out(Plan(shape, make(name)), Site(TENSOR, 1)).model
+    model = carry_out(Plan(shape, make(name)), Local(Site(TENSOR, 1))).model
     assert model.mean == 0
     assert not model.biases.any()
     assert model.rows.any()
@@ -149,6 +151,6 @@ def test_mean_and_biases_can_be_left_out(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_stays_zero(name):
     prior = {} if name == "biases" else {"prior_mean": {"mode1": 1.0}}
-    model = carry_out(Plan(SHAPE, make(name, **prior)), Site(TENSOR, 1)).model
+    model = carry_out(Plan(SHAPE, make(name, **prior)), Local(Site(TENSOR, 1))).model
     assert model.rows.shape[1] > 2
     assert not model.rows[:, 2:].any()

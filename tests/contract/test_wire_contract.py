@@ -137,7 +137,7 @@ def test_every_open_solver_accepts_some_shape():
 
 @pytest.mark.parametrize(("plan", "site"), OPEN, ids=[said(plan) for plan, _ in OPEN])
 def test_an_open_fit_is_the_same_when_everything_is_sent(plan, site, monkeypatch):
-    expected = carry_out(plan, site())
+    expected = carry_out(plan, Local(site()))
     for post in POSTS.values():
         sent = post(plan)
         assert same(sent, plan)
@@ -145,7 +145,7 @@ def test_an_open_fit_is_the_same_when_everything_is_sent(plan, site, monkeypatch
         with monkeypatch.context() as patch:
             watched = partial(send, post, messages)
             patch.setattr(completion, "Local", partial(Posted, watched))
-            found = carry_out(sent, site())
+            found = carry_out(sent, Local(site()))
         assert len(messages) >= 2 * len(expected.history)
         assert same(found.model, expected.model)
         assert same(found.posterior, expected.posterior)
@@ -260,7 +260,9 @@ def test_a_private_fit_is_the_same_when_everything_is_sent(case):
             made = replace(
                 found.made, model=post(found.made.model), own_prior=post(found.made.own_prior)
             )
-            assert same(found._replace(made=made).localised(site), expected.localised(site))
+            assert same(
+                found._replace(made=made).localised(Local(site)), expected.localised(Local(site))
+            )
 
 
 @posts

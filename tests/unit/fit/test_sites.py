@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.engines.local import Local
 from sfumato.errors import DataError
 from sfumato.fit.completion import Completion, carry_out, carry_out_private
 from sfumato.fit.plan import Plan, PrivatePlan
@@ -40,10 +41,10 @@ def private_plan():
 def test_open_and_private_fits_and_own_rows(sizes):
     site, plan = Site(tensor(*sizes), 1), private_plan()
     with pytest.raises(DataError, match=OTHERS):
-        carry_out(Plan(plan.task.facts.shape, sf.ALS(sweeps=1)), site)
+        carry_out(Plan(plan.task.facts.shape, sf.ALS(sweeps=1)), Local(site))
     ledger = Ledger(sf.Entry())
     with pytest.raises(DataError, match=OTHERS):
-        carry_out_private(plan, site, ledger, Entropy(1))
+        carry_out_private(plan, Local(site), ledger, Entropy(1))
     assert ledger.fits == 0  # nothing was charged
     prior = OwnPrior(mode=0, precisions=np.ones(1), bias_precision=1.0, scatter=1.0)
     with pytest.raises(DataError, match=OTHERS):
@@ -73,9 +74,9 @@ def test_coupled_fits():
     planned = CoupledShape.of(small, 1)
     plan = Plan(planned, sf.Multiplicative(sweeps=1))
     with pytest.raises(DataError, match=r"other modes than the 4 x 3( x 1)? levels"):
-        carry_out(plan, CoupledSite(large, 1, np.dtype(float)))
+        carry_out(plan, Local(CoupledSite(large, 1, np.dtype(float))))
     alone = sf.Relations({"a": tensor(4, 3, bounds=None)})
     for site in (CoupledSite(alone, 1, np.dtype(float)), Site(tensor(4, 3), 1)):
         with pytest.raises(DataError, match="made for other relations"):
-            carry_out(plan, site)
-    assert carry_out(plan, CoupledSite(small, 1, np.dtype(float))).model is not None
+            carry_out(plan, Local(site))
+    assert carry_out(plan, Local(CoupledSite(small, 1, np.dtype(float)))).model is not None
