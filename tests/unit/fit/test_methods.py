@@ -8,8 +8,8 @@ from sfumato.fit.admit import Protected
 from sfumato.fit.choose import Choice, choose, make_facts, make_plan
 from sfumato.models.shape import Shape
 from sfumato.privacy.facts import Facts
+from sfumato.solvers.private.free_columns import SLOPES
 from sfumato.solvers.private.moments.settings import usual_rank
-from sfumato.solvers.private.slopes import SLOPES
 from sfumato.solvers.protocol import Run
 
 MODES = (sf.Mode("user", 6000), sf.Mode("item", 4000))

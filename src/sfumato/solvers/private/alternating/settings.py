@@ -12,7 +12,7 @@ from sfumato.data.tensor import passing_times
 from sfumato.kernels.numba.alternating import CORE
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.biases import enough_for_biases
-from sfumato.solvers.private.slopes import SLOPES
+from sfumato.solvers.private.free_columns import SLOPES
 from sfumato.types import Array
 
 # Chosen on invented data of several shapes; errors are flat around them, and close to the best that a

@@ -20,8 +20,8 @@ from sfumato.solvers.private.alternating.moves import Block, Move, Moved, weight
 from sfumato.solvers.private.alternating.queries import Owners, symmetric
 from sfumato.solvers.private.alternating.settings import Step, free_modes, sloped_mode
 from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
+from sfumato.solvers.private.free_columns import slope_columns
 from sfumato.solvers.private.known import Known
-from sfumato.solvers.private.slopes import slope_columns
 from sfumato.solvers.protocol import DivergedError, start_generator
 from sfumato.types import Array
 

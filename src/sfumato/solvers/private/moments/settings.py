@@ -11,7 +11,7 @@ import numpy as np
 from sfumato.data.tensor import passing_times
 from sfumato.privacy.facts import Facts
 from sfumato.solvers.private.biases import enough_for_biases
-from sfumato.solvers.private.slopes import SLOPES
+from sfumato.solvers.private.free_columns import SLOPES
 from sfumato.types import Array
 
 # Chosen on invented data of several shapes, not on ratings that anybody would be scored on.

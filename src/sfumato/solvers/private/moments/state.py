@@ -13,6 +13,7 @@ from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.solvers.least_squares.own_rows import ASKED_ROWS, OWN_SQUARES
 from sfumato.solvers.private.biases import BiasRelease, BiasState
+from sfumato.solvers.private.free_columns import slope_columns
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.factoring import (
     Columns,
@@ -31,7 +32,6 @@ from sfumato.solvers.private.moments.settings import (
     layout,
     popular_levels,
 )
-from sfumato.solvers.private.slopes import slope_columns
 from sfumato.solvers.protocol import start_generator
 from sfumato.types import Array
 
