@@ -123,8 +123,7 @@ class Trust:
         if not self.least_present <= present <= self.sites:
             raise SettingError(
                 f"{present:,} of {self.sites:,} sites answered, and a round needs "
-                f"{self.least_present:,} or more: wait for the others before anything is opened, or plan "
-                f"with a larger {setting('tolerate')}"
+                f"{self.least_present:,} or more: wait for the others before anything is opened"
             )
 
     def noise_factor(self, mechanism: Mechanism) -> float:
@@ -172,7 +171,8 @@ class Trust:
         if self.kind == "each site":
             return (
                 "each site with its own data and nobody else's: it adds all of the noise before an "
-                "answer leaves it, so that neither whoever runs the fit nor another site has to be trusted"
+                "answer leaves it, so that neither whoever runs the fit nor any other site has to be "
+                "trusted"
             )
         return (
             "each site with its own data and nobody else's, and with keeping its share of the noise to "
