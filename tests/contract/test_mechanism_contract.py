@@ -18,6 +18,7 @@ from sfumato.privacy.mechanisms import (
     DiscreteGaussian,
     Gaussian,
     GaussianPerBlock,
+    GaussianShare,
     Geometric,
     Laplace,
     PoissonGaussian,
@@ -35,12 +36,13 @@ RELEASING = [
     RowwiseVectorLaplace(2.0),
     Gaussian(2.0),
     GaussianPerBlock(2.0),
+    GaussianShare(20.0, 2),  # of whole steps, until they are added up
     Geometric(2.0),
     DiscreteGaussian(2.0),
     RandomisedResponse(1.0, 7),
 ]
 IN_KERNELS = [PoissonGaussian(2.0, 0.1, 20, False), PoissonGaussian(2.0, 0.1, 20, True), PurePass(0.5)]
-WHOLE = (Geometric, DiscreteGaussian, RandomisedResponse)
+WHOLE = (GaussianShare, Geometric, DiscreteGaussian, RandomisedResponse)
 
 releasing = pytest.mark.parametrize("mechanism", RELEASING, ids=repr)
 every = pytest.mark.parametrize("mechanism", [*RELEASING, *IN_KERNELS], ids=repr)
@@ -67,6 +69,7 @@ def test_every_mechanism_is_listed():
     listed = {type(mechanism) for mechanism in [*RELEASING, *IN_KERNELS]}
     assert made_here - listed == {
         mechanisms.Noisy,
+        mechanisms.NoisyShare,
         mechanisms.Mechanism,
         mechanisms.Scaled,
     }

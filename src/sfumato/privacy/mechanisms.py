@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sfumato.checks import check_count
 from sfumato.errors import SettingError
 from sfumato.kernels.discrete import MOST_SCALE, DiscreteLaw, Kind
 from sfumato.privacy.clipping import Clipped
@@ -33,6 +34,9 @@ from sfumato.types import Array
 _HAIR = 1e-12  # by which noise is enlarged, for the roundings of this module's own arithmetic
 _ROUNDING = 4.0  # steps of noise more that make up for the Gaussian's law being on a grid
 _MOST_CATEGORIES = 1 << 20
+_LEAST_SHARE = 8.0  # steps: below that a sum of discrete Gaussians would show that it is none
+_MOST_SHARES = 2.0**55  # steps of all shares together: no number of theirs is ever cut off
+MOST_SITES = 1 << 20
 
 
 @record
@@ -47,6 +51,34 @@ class Noisy:
     values: Array
     deviation: float
     public: tuple[Array, ...] = ()
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class NoisyShare:
+    """One site's sums with its share of the noise, or several sites' added up: no release by itself.
+
+    ``values`` are whole steps and stay so until the sum over all sites is :meth:`opened`: rounded to
+    doubles before, their low digits would say more than their sum does. They are added modulo 2^64, as
+    secure sums are. ``deviation`` is that of this noise alone.
+    """
+
+    values: Array
+    deviation: float
+    step: float
+    public: tuple[Array, ...] = ()
+
+    def __add__(self, other: NoisyShare) -> NoisyShare:
+        shapes = [[array.shape for array in (each.values, *each.public)] for each in (self, other)]
+        if self.step != other.step or shapes[0] != shapes[1]:
+            raise SettingError("sites have answered different questions: their shares do not add up")
+        public = tuple(np.asarray(np.add(*each)) for each in zip(self.public, other.public, strict=True))
+        values = np.asarray(np.add(self.values, other.values))  # modulo 2^64
+        return NoisyShare(values, hypot(self.deviation, other.deviation), self.step, public)
+
+    def opened(self) -> Noisy:
+        """What is released, once all sites of a round are in the sum."""
+        return Noisy(self.values * self.step, self.deviation, self.public)
 
 
 class Mechanism(Protocol):
@@ -178,6 +210,58 @@ class GaussianPerBlock(Gaussian):
     One charge for all of them: a unit is seen through the noise of its own block alone (parallel
     composition), also where later questions depend on earlier answers.
     """
+
+
+@record
+@dataclass(frozen=True)
+class GaussianShare(Scaled):
+    """One site's share of Gaussian noise: ``of`` shares together have that of ``noise_multiplier``.
+
+    A share alone promises next to nothing. The event is that of the sum, and holds for it where nothing
+    but the sum is opened and at least ``of`` of the shares in it are unknown to whoever sees it.
+    Proof: ``proofs/shares.md``.
+    """
+
+    of: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(1, MOST_SITES, of=self.of)
+
+    @property
+    def event(self) -> Event:
+        return GaussianEvent(self.noise_multiplier)
+
+    def deviation(self, bound: float) -> float:
+        """Of this share alone."""
+        return self.noise_multiplier * bound / sqrt(self.of)
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> NoisyShare:
+        """Sums with this share, to be added up with those of others before anybody sees them.
+
+        Nothing is cut off here: the sum of what was cut off is not what is left of the sum.
+        """
+        law = DiscreteLaw("gaussian", self._steps(_finite(clipped.l2, "L2"), clipped.step))
+        drawn = noise(law, clipped.values.size, entropy).reshape(clipped.values.shape)
+        values = np.asarray(np.add(clipped.values, drawn))  # below 2^61 + 2^62 in size
+        return NoisyShare(values, self.deviation(clipped.l2), clipped.step)
+
+    def _steps(self, bound: float, step: float) -> float:
+        """The scale of a share in steps of the grid; that of ``of`` together is the Gaussian's."""
+        together = hypot(self.noise_multiplier * bound, _ROUNDING * step) * (1 + _HAIR) / step
+        if together > _MOST_SHARES:
+            raise SettingError(
+                f"noise of {self.noise_multiplier:.3g} times the bound is more than can be drawn in "
+                "shares: use a larger epsilon, or let every site add all the noise"
+            )
+        share = together / sqrt(self.of)
+        if share < _LEAST_SHARE:
+            raise SettingError(
+                f"a share of {share:.3g} steps of the grid is less than the proof covers, which is "
+                f"{_LEAST_SHARE:g}: use fewer sites or a smaller epsilon, or let every site add all the "
+                "noise"
+            )
+        return share
 
 
 @record
