@@ -19,7 +19,7 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.engines.local import Local
 from sfumato.errors import BudgetError, SettingError
 from sfumato.estimators import base
-from sfumato.fit import completion, power
+from sfumato.fit import power
 from sfumato.fit.completion import Completion, carry_out, draw_all
 from sfumato.fit.plan import Plan, PrivatePlan
 from sfumato.models.own_prior import OwnPrior, RowNoise
@@ -136,16 +136,13 @@ def test_every_open_solver_accepts_some_shape():
 
 
 @pytest.mark.parametrize(("plan", "site"), OPEN, ids=[said(plan) for plan, _ in OPEN])
-def test_an_open_fit_is_the_same_when_everything_is_sent(plan, site, monkeypatch):
+def test_an_open_fit_is_the_same_when_everything_is_sent(plan, site):
     expected = carry_out(plan, Local(site()))
     for post in POSTS.values():
         sent = post(plan)
         assert same(sent, plan)
         messages = []
-        with monkeypatch.context() as patch:
-            watched = partial(send, post, messages)
-            patch.setattr(completion, "Local", partial(Posted, watched))
-            found = carry_out(sent, Local(site()))
+        found = carry_out(sent, Posted(partial(send, post, messages), site()))
         assert len(messages) >= 2 * len(expected.history)
         assert same(found.model, expected.model)
         assert same(found.posterior, expected.posterior)
@@ -422,7 +419,7 @@ def test_messages_hold_neither_labels_nor_the_seed_of_the_noise(method, unit, mo
         return carry_out_private(watched(replace(plan, task=task)), *rest)
 
     monkeypatch.setattr(base, "carry_out_private", carry_out_sent)
-    monkeypatch.setattr(completion, "Local", partial(Posted, watched))
+    monkeypatch.setattr(base, "Local", partial(Posted, watched))
     listed = {mode.name: mode.labels.tolist() for mode in labelled().modes}
     privacy = sf.Privacy(
         4.0,

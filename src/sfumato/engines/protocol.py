@@ -17,8 +17,9 @@ from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw
-from sfumato.solvers.protocol import PrivateQuery, Query, SumQuery
+from sfumato.solvers.protocol import PrivateQuery, PrivateSolver, Query, SumQuery
 
 
 class Engine(ABC):
@@ -53,8 +54,16 @@ class Engine(ABC):
     def close(self) -> None:
         """End what was started for this engine; it answers nothing afterwards."""
 
+    def check_adds_up(self, solver: PrivateSolver[Any], facts: Facts) -> None:
+        """Refuse a method that asks for more than sums where there are several sites, before the fit."""
+        if len(self.sites) > 1 and not solver.adds_up(facts):
+            raise SettingError(
+                f"answers to {solver.name!r} do not add up over {len(self.sites)} sites: use a method "
+                "whose answers do, such as 'alternating', or put the data together"
+            )
+
     def check(self, query: PrivateQuery) -> None:
-        """Refuse what these sites cannot answer together, before anything is charged for it."""
+        """Refuse what these sites cannot answer together, before it is charged for."""
         if not isinstance(query, SumQuery):
             raise SettingError(
                 f"answers to a {type(query).__name__} do not add up over {len(self.sites)} sites: use "

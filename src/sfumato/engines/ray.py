@@ -10,6 +10,7 @@ Every call has a time limit. A worker that died, or that does not answer in time
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -97,6 +98,10 @@ class Worker:
     def forget(self) -> None:
         for site in self.sites:
             site.forget()
+
+    def process(self) -> int:
+        """Which process this is, on its machine."""
+        return os.getpid()
 
 
 class RayEngine(Engine):

@@ -235,6 +235,7 @@ def carry_out_private(
 ) -> PrivateFit:
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
     engine.check_shape(plan.task.facts.shape)
+    engine.check_adds_up(plan.task.solver, plan.task.facts)
     with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
         drawn = draw_all(plan, engine, reservation, progress)
     engine.forget()  # own rows take other memory

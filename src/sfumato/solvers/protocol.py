@@ -190,6 +190,9 @@ class PrivateSolver(Protocol[State]):
     def in_words(self, facts: Facts) -> tuple[str, ...]:
         """Settings that a person may want to know."""
 
+    def adds_up(self, facts: Facts) -> bool:
+        """Whether it asks for sums alone, so that several sites can answer."""
+
     def init(self, run: Run, facts: Facts) -> State: ...
 
     def ask(self, state: State) -> PrivateQuery: ...
@@ -213,7 +216,9 @@ class Wish:
 
 
 class Silent:
-    """A private solver that assumes nothing, has nothing to say, and fits what it is asked to."""
+    """A private solver that asks for sums, assumes nothing, has nothing to say, and fits what it is
+    asked to.
+    """
 
     always_fits: ClassVar[tuple[str, ...]] = ()
 
@@ -222,6 +227,9 @@ class Silent:
 
     def in_words(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return ()
+
+    def adds_up(self, facts: Facts) -> bool:  # noqa: ARG002
+        return True
 
 
 _PARTS = ("name", "rounds", "init", "ask", "update", "finish", "check", "tolerance")

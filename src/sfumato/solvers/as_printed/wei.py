@@ -63,6 +63,9 @@ class _Paper(Silent):
         if facts.local is not None:
             raise SettingError("the paper releases every factor: no mode can stay with its owners")
 
+    def adds_up(self, facts: Facts) -> bool:  # noqa: ARG002
+        return False
+
     def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return ("the paper's proof, which does not hold", "neither mean nor biases are fitted")
 

@@ -299,6 +299,9 @@ class PrivateOutput(Silent):
     def noisy_mode(self, facts: Facts) -> int:
         return len(facts.modes) - 1 if self.mode is None else find_mode(facts.modes, self.mode)
 
+    def adds_up(self, facts: Facts) -> bool:  # noqa: ARG002
+        return False
+
     def assumes(self, facts: Facts) -> tuple[str, ...]:
         if self.stage is None:
             return ("the other factors are public",)

@@ -203,6 +203,9 @@ class PrivatePasses(Silent):
         each = (1 - mean - _KEEP_SHARE) / self.passes
         return mean / self.noise, each / self.noise, _KEEP_SHARE / self.noise
 
+    def adds_up(self, facts: Facts) -> bool:  # noqa: ARG002
+        return False
+
     def charges(self, facts: Facts) -> tuple[Charge, ...]:
         mean, each, keep = self.shares(facts)
         # A step's Laplace noise is that of one changed number: tighter in composition than pure.

@@ -232,6 +232,9 @@ class PrivateSGD(Silent):
     def rounds(self, facts: Facts) -> int:
         return len(self.charges(facts))
 
+    def adds_up(self, facts: Facts) -> bool:
+        return self.settings(facts).rate == 1  # samples are drawn, and noised, as a kernel goes
+
     def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         if self.start is None:
             return ()

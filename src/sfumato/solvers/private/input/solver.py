@@ -284,6 +284,9 @@ class InputPerturbation(Silent):
             starts = min(max(_WORK // max(cells, 1), 2), 8)
         return _default(self.sweeps, sweeps), _default(self.starts, starts)
 
+    def adds_up(self, facts: Facts) -> bool:
+        return facts.unit.hides_presence  # noisy values belong to cells, which several sites share
+
     def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return () if self.step is None else (f"that values are {self.step:g} apart is public",)
 

@@ -1,0 +1,193 @@
+"""Every engine answers as this process does: private fits to the last bit, open ones to rounding."""
+
+import os
+import signal
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+import sfumato as sf
+from sfumato.engines.local import Local
+from sfumato.errors import DataError, MissingExtraError, SettingError
+from sfumato.fit.completion import carry_out, carry_out_private, training_rmse
+from sfumato.fit.plan import Plan
+from sfumato.models.shape import Shape
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.ledger import Ledger
+from sfumato.sites.memory import Site
+from sfumato.sites.parts import cut_by
+
+USERS, ITEMS = 40, 12
+MODES = (sf.Mode("user", USERS), sf.Mode("item", ITEMS))
+WAYS = [
+    ("user", "user", "moments", 5),
+    ("entry", "user", "moments", 5),
+    ("entry", None, "alternating", 2),
+    ("user", "user", "bias", 1),
+    ("value", None, "bias", 1),
+]
+
+
+@cache
+def ratings():
+    rng = np.random.default_rng(0)
+    cells = np.array(np.unravel_index(rng.permutation(USERS * ITEMS)[:300], (USERS, ITEMS)))
+    return sf.SparseTensor(cells, np.clip(rng.normal(3, 1.2, 300), 1, 5), MODES, (1.0, 5.0))
+
+
+def privacy(unit, local, method):
+    labels = {"user": range(USERS), "item": range(ITEMS)}
+    public = None if unit == "value" else sf.Public(entries=300, labels=labels)
+    given = {} if public is None else {"public": public}
+    return sf.Privacy(5.0, 1e-6, unit=unit, local=local, method=method, seed=1, **given)
+
+
+def in_this_process(parts):
+    return Local(*(Site(part, 1) for part in parts))
+
+
+@pytest.fixture(scope="module")
+def on_ray():
+    """Engines on one cluster, which is begun once: a fit's own would take seconds each."""
+    ray = pytest.importorskip("ray")
+    settings = sf.Ray(workers=3, timeout=120)
+    with settings.open([partial(Site, ratings())]):  # begins the cluster, and ends it with the module
+        yield lambda parts: settings.open([partial(Site, part) for part in parts])
+    assert not ray.is_initialized()
+
+
+@pytest.fixture(params=["this process", "ray"])
+def engine(request):
+    return in_this_process if request.param == "this process" else request.getfixturevalue("on_ray")
+
+
+def plan_of(unit, local, method, rank):
+    estimator = sf.CP(rank, privacy=privacy(unit, local, method))
+    return estimator.plan(MODES, bounds=(1.0, 5.0), entries=300)
+
+
+def fitted(plan, engine):
+    return carry_out_private(plan, engine, Ledger(plan.task.unit), Entropy(5))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
+def test_private_fits_have_the_same_bits(engine, way):
+    plan = plan_of(*way)
+    expected = fitted(plan, Local(Site(ratings(), 2)))
+    with engine(cut_by(ratings(), 0, 3)) as several:
+        assert len(several.sites) == 3
+        found = fitted(plan, several)
+    np.testing.assert_array_equal(found.model.rows, expected.model.rows)
+    np.testing.assert_array_equal(found.model.biases, expected.model.biases)
+    assert found.history == expected.history
+
+
+def test_open_fits_agree_to_rounding(engine):
+    plan = Plan(Shape(MODES, (2, 2)), sf.ALS(sweeps=5))
+    expected = carry_out(plan, Local(Site(ratings(), 1))).model
+    with engine(cut_by(ratings(), 0, 3)) as several:
+        found = carry_out(plan, several).model
+        error = training_rmse(found, several)
+    np.testing.assert_allclose(
+        found.predict(ratings().coordinates), expected.predict(ratings().coordinates), rtol=1e-6
+    )
+    assert error == pytest.approx(training_rmse(expected, Local(Site(ratings(), 1))), rel=1e-6)
+
+
+def test_what_does_not_add_up_is_refused_before_anything_is_charged(engine):
+    plan = plan_of("value", None, "input", 2)
+    ledger = Ledger(plan.task.unit)
+    with (
+        engine(cut_by(ratings(), 0, 3)) as several,
+        pytest.raises(SettingError, match="do not add up over 3 sites"),
+    ):
+        carry_out_private(plan, several, ledger, Entropy(5))
+    assert not ledger.events
+
+
+def test_other_modes_are_an_error_and_nothing_is_charged(engine):
+    plan = plan_of("entry", None, "bias", 1)
+    modes = (sf.Mode("user", USERS + 1), sf.Mode("item", ITEMS))
+    other = sf.SparseTensor(ratings().coordinates, ratings().values, modes, (1.0, 5.0))
+    ledger = Ledger(plan.task.unit)
+    with engine([other]) as several, pytest.raises(DataError, match="other modes than the 40 x 12"):
+        carry_out_private(plan, several, ledger, Entropy(5))
+    assert not ledger.events
+
+
+def test_estimators_take_an_engine(on_ray):
+    for unit, local, method, rank in WAYS[:2]:
+        asked = privacy(unit, local, method)
+        here = sf.CP(rank, privacy=asked).fit(ratings())
+        there = sf.CP(rank, privacy=asked, engine=sf.Ray(workers=2, timeout=120)).fit(ratings())
+        assert here.release_files(force=True) == there.release_files(force=True)
+
+
+def test_a_dead_worker_ends_the_fit_and_charges_stand(on_ray):
+    plan = plan_of("entry", None, "bias", 1)
+    ledger, killed = Ledger(plan.task.unit), []
+    with on_ray(cut_by(ratings(), 0, 3)) as several:
+
+        def kill(number, *_):
+            if number == 2:
+                (pid,) = several._call("process")[:1]
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+        with pytest.raises(sf.SiteLostError, match="gone"):
+            carry_out_private(plan, several, ledger, Entropy(5), kill)
+    assert killed
+    assert len(ledger.events) == 3
+
+
+def test_a_late_worker_ends_the_fit(on_ray):
+    with (
+        sf.Ray(workers=1, timeout=0.2).open([partial(_slow, ratings())]) as engine,
+        pytest.raises(sf.SiteLostError, match=r"did not answer within 0\.2 seconds"),
+    ):
+        engine.check_shape(Shape(MODES, (1, 1)))
+
+
+def _slow(tensor, threads):
+    import time
+
+    time.sleep(3)
+    return Site(tensor, threads)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"workers": 0}, {"timeout": -1}, {"address": 5}, {"threads": 0}], ids=str
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(SettingError):
+        sf.CP(engine=sf.Ray(**wrong)).fit(ratings())
+    with pytest.raises(SettingError, match="an engine such as"):
+        sf.CP(engine="ray").fit(ratings())
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"sfumato\[ray\]"):
+        sf.CP(engine=sf.Ray()).fit(ratings())
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("number", [1, 2, 5, 40, 100])
+def test_parts_make_up_the_whole_and_levels_are_at_one_of_them(mode, number):
+    whole = ratings()
+    parts = cut_by(whole, mode, number)
+    assert 1 <= len(parts) <= number
+    assert sum(part.n_entries for part in parts) == whole.n_entries
+    held = [set(part.coordinates[mode].tolist()) for part in parts]
+    assert sum(map(len, held)) == len(set.union(*held))
+    sizes = [part.n_entries for part in parts]
+    assert max(sizes) <= whole.n_entries / number + np.bincount(whole.coordinates[mode]).max()
+
+
+def test_an_empty_tensor_is_one_part():
+    empty = ratings().take(np.zeros(300, bool))
+    assert [part.n_entries for part in cut_by(empty, 0, 3)] == [0]
