@@ -58,7 +58,7 @@ class Mode:
                 raise DataError(
                     f"mode {self.name!r} has {self.size} levels but {len(self.labels)} labels"
                 )
-            if len(self._level_of) != self.size:
+            if not _rises(self.labels) and len(self._level_of) != self.size:
                 raise DataError(f"mode {self.name!r} has the same label twice")
         check_choice(TIME_BINS, **given(**{"a time bin": self.bin}))
 
@@ -385,6 +385,11 @@ def _in_a_row(labels: Sequence[Any] | NDArray[Any], mode: str) -> NDArray[Any]:
             f"labels of mode {mode!r} are given one after the other, not in shape {row.shape}"
         )
     return row
+
+
+def _rises(labels: NDArray[Any]) -> bool:
+    """Whether labels are numbers in order, as they are read: that they differ is then seen at once."""
+    return labels.dtype.kind in "iu" and bool((labels[1:] > labels[:-1]).all())
 
 
 def _whole_number(label: Any) -> int | None:

@@ -24,6 +24,8 @@ _SUFFIXES = {
     ".tab": "tsv",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
     ".xlsx": "xlsx",
     ".tns": "tns",
     ".npz": "npz",
@@ -32,7 +34,8 @@ _SUFFIXES = {
 }
 TEXT_KINDS = ("csv", "tsv", "tns")  # which may be compressed
 DELIMITED_KINDS = ("csv", "tsv")
-TABLE_KINDS = ("csv", "tsv", "parquet", "xlsx")
+STREAMED_KINDS = ("csv", "tsv", "parquet", "arrow")  # tables of any length
+TABLE_KINDS = (*STREAMED_KINDS, "xlsx")
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".zip")
 
 HEAD_BYTES = 1 << 20  # of a file of text, from which its separator is told

@@ -1,7 +1,8 @@
 """Folders that appear whole or not at all: what saving models and cutting tensors share.
 
-What is new is written in a *work folder* beside its place. A lock shows the folder to be in use for as long
-as its process lives, so that what a killed process left behind can be told from what is being written.
+What is new is written in a *work folder* beside its place. A lock shows the folder to be in use for
+as long as its process lives, so that what a killed process left behind can be told from what is
+being written.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def writing(place: object) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "make room, or name a folder on a larger disk"
         raise DataError(
-            f"{place} could not be written: {error.strerror or error}. Nothing was changed there: {advice}"
+            f"{place} could not be written: {error.strerror or error}. Nothing was changed "
+            f"there: {advice}"
         ) from error
 
 
@@ -40,8 +42,9 @@ def writing(place: object) -> Iterator[None]:
 def new_folder(target: Path) -> Iterator[tuple[Path, Path]]:
     """A folder that takes the place of ``target`` once all is written, and one for what is not to stay.
 
-    What is at ``target`` is replaced: whoever calls has made sure that it may be. Where two folders cannot
-    change places at one stroke, there is an instant without either; the old one is put back if moving fails.
+    What is at ``target`` is replaced: whoever calls has made sure that it may be. Where two folders
+    cannot change places at one stroke, there is an instant without either; the old one is put back
+    if moving fails.
     """
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -118,26 +118,56 @@ def column_names(path: Path, kind: str, separator: str | None, sheet: str | None
             import pyarrow.parquet as pq
 
             return list(pq.read_schema(path).names)
+        if kind == "arrow":
+            with pa.memory_map(str(path)) as source:
+                return list(pa.ipc.open_file(source).schema.names)
         if kind == "xlsx":
             return list(apart.load_xlsx(path, sheet).column_names)
         return delimited.column_names(path, kind, separator)
 
 
 def stream_file(
-    path: Path, kind: str, selection: Selection, separator: str | None, sheet: str | None
+    path: Path,
+    kind: str,
+    selection: Selection,
+    separator: str | None,
+    sheet: str | None,
+    rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the selected columns of a file with a table, read once."""
+    """Batches with the selected columns of a file with a table, read once.
+
+    Files of Parquet and Arrow are read ``rows`` at a time, text by blocks of bytes.
+    """
     if kind == "parquet":
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(path) as file:
             columns = selection.columns(file.schema_arrow.names)
-            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+            yield from file.iter_batches(rows, columns=columns)
+    elif kind == "arrow":
+        yield from _stream_arrow(path, selection, rows)
     elif kind == "xlsx":
         table = apart.load_xlsx(path, sheet)
         yield from table.select(selection.columns(table.column_names)).to_batches(BATCH_ROWS)
     else:
         yield from delimited.stream(path, kind, separator, selection.columns)
+
+
+def _stream_arrow(path: Path, selection: Selection, rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of a file in Arrow's own format, small ones of the file together."""
+    with pa.memory_map(str(path)) as source:
+        file = pa.ipc.open_file(source)
+        columns = selection.columns(file.schema.names)
+        held, waiting = 0, list[pa.RecordBatch]()
+        for number in range(file.num_record_batches):
+            batch = file.get_batch(number).select(columns)
+            batch.validate(full=True)  # or what is no text, or lies beyond the file, would be followed
+            waiting.append(batch)
+            held += batch.num_rows
+            if held >= rows or number == file.num_record_batches - 1:
+                table = pa.Table.from_batches(waiting).combine_chunks()
+                yield from table.to_batches(rows)
+                held, waiting = 0, []
 
 
 def read_file(
@@ -148,6 +178,11 @@ def read_file(
         import pyarrow.parquet as pq
 
         return pq.read_table(path)
+    if kind == "arrow":
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+            table.validate(full=True)
+            return table
     if kind == "xlsx":
         return apart.load_xlsx(path, sheet)
     return delimited.read_whole(path, kind, separator, as_text)
@@ -222,9 +257,7 @@ class RowEncoder:
         self._date_format = date_format
         self._encoders = [LabelEncoder(name, numbers_as_text=is_csv) for name in modes]
 
-    def encode(
-        self, labels: Sequence[Any], values: Any
-    ) -> tuple[list[NDArray[np.int32]], NDArray[Any]]:
+    def encode(self, labels: Sequence[Any], values: Any) -> tuple[list[NDArray[np.int32]], NDArray[Any]]:
         """Provisional codes for each mode, -1 where there is no label, and the values of one batch."""
         codes = []
         for name, encoder, given in zip(self._modes, self._encoders, labels, strict=True):
@@ -278,9 +311,7 @@ class EntryCollector:
             raise DataError(f"at most {MAX_ENTRIES:,} entries are supported, got {n_entries:,}")
         coordinates = np.empty((len(self._codes), n_entries), np.int32)
         modes = []
-        for row, codes, (mode, remap) in zip(
-            coordinates, self._codes, self._rows.finish(), strict=True
-        ):
+        for row, codes, (mode, remap) in zip(coordinates, self._codes, self._rows.finish(), strict=True):
             modes.append(mode)
             _move_codes(codes, remap, row)
         values = np.concatenate(self._values)
