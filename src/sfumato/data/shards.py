@@ -35,7 +35,7 @@ from sfumato.checks import (
 from sfumato.data import cutting
 from sfumato.data.io import shard_files as files
 from sfumato.data.io.delimited import check_separator
-from sfumato.data.io.files import reading
+from sfumato.data.io.files import identity, reading
 from sfumato.data.io.folders import new_folder, writing
 from sfumato.data.io.shard_files import Header, ShardFacts
 from sfumato.data.io.spill import Spill
@@ -56,16 +56,15 @@ Progress = Callable[[str, int, int | None], object]
 class Shards:
     """A folder of shards, opened: what the tensor is, and its parts as they lie on the disk.
 
-    Files are checked when they are opened, and the entries of a shard when it is asked for first;
-    after that they are taken to be as they were. A file that is cut short while it is mapped ends
-    the process.
+    Files are checked when they are opened, and the entries of a shard when it is asked for first, or
+    after its files have changed. A file that is cut short while it is mapped ends the process.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path("folder", folder).expanduser().absolute()
         self.header, self.digest = files.read_header(self.folder)
         self.modes = files.read_labels(self.folder, self.header.modes)
-        self._checked: set[int] = set()
+        self._checked: dict[int, object] = {}
         for number in range(len(self)):
             files.map_shard(self.folder, self.header, number)
 
@@ -130,9 +129,10 @@ class Shards:
         """
         number = self._position(number)
         coordinates, values = files.map_shard(self.folder, self.header, number)
-        if number not in self._checked:
+        here = [identity(self.place(number) / name) for name in (files.COORDINATES, files.VALUES)]
+        if self._checked.get(number) != here:
             files.check_shard(self.folder, self.header, number, (coordinates, values))
-            self._checked.add(number)
+            self._checked[number] = here
         return SparseTensor(coordinates, values, self.modes, self.bounds, _checked=True)
 
     def place(self, number: int) -> Path:

@@ -113,6 +113,13 @@ def existing_file(source: str | os.PathLike[str]) -> Path:
     return path
 
 
+def identity(path: Path) -> tuple[int, int, int]:
+    """What tells a file from one that took its place, or was written to."""
+    with reading(path):
+        found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def lines_of(source: str | os.PathLike[str]) -> list[str]:
     """The lines of a file of text."""
     path = existing_file(source)
