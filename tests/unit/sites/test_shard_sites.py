@@ -2,17 +2,27 @@
 
 import json
 import os
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
 
+import sfumato as sf
 from sfumato.data.shards import Shards, make_shards
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import DataError
+from sfumato.fit.completion import carry_out
+from sfumato.fit.plan import Plan
+from sfumato.kernels.numba import compiler
 from sfumato.kernels.numba.ordering import row_starts
+from sfumato.models.shape import Shape
+from sfumato.records import same
 from sfumato.sites import shards as shard_sites
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.sites.shards import ShardSite
+from sfumato.solvers.protocol import Run
 
 SIZES = (23, 9, 5, 8)
 
@@ -273,3 +283,47 @@ def test_two_sites_may_make_one_layout_at_a_time(shards, monkeypatch):
     assert held
     np.testing.assert_array_equal(found.starts, row_starts(shards.part(0).coordinates[1], SIZES[1]))
     assert_same_layouts(second, shards.part(0))
+
+
+# -- fits -----------------------------------------------------------------------------------------
+
+
+def compiled():
+    return sum(len(kernel.signatures) for kernel in compiler._made)
+
+
+def test_a_fit_has_the_same_bits_and_compiles_nothing_more(tmp_path):
+    whole = random_tensor(entries=600)
+    plan = Plan(Shape(whole.modes, (2, 2, 2)), sf.ALS(sweeps=3))
+    wanted = carry_out(plan, Site(whole, 1)).model.parameters
+    before = compiled()
+    site = ShardSite(make_shards(whole, tmp_path / "out"), 0, 1)
+    for found, parameter in zip(carry_out(plan, site).model.parameters, wanted, strict=True):
+        np.testing.assert_array_equal(found, parameter)
+    assert compiled() == before
+
+
+def test_sites_that_are_released_after_each_answer_add_up_to_the_same(tmp_path):
+    """As a fit over shards asks them, one held at a time."""
+    whole = random_tensor(entries=600)
+    shards = make_shards(whole, tmp_path / "out", shards=4)
+    solver, shape = sf.ALS(sweeps=2), Shape(whole.modes, (2, 2, 2))
+    sites = [ShardSite(shards, number, 1) for number in range(4)]
+    parts = [Site(part, 1) for part in shards]
+
+    def from_files(query):
+        answers = []
+        for site in sites:
+            answers.append(query.answer(site))
+            site.release()
+        return reduce(add, answers)
+
+    def in_memory(query):
+        return Local(*parts).answer(query)
+
+    states = [solver.init(Run(), shape) for _ in range(2)]
+    for _ in range(8):
+        queries = [solver.ask(state) for state in states]
+        answers = [from_files(queries[0]), in_memory(queries[1])]
+        assert same(*answers)
+        states = [solver.update(state, answer)[0] for state, answer in zip(states, answers, strict=True)]
