@@ -33,7 +33,7 @@ from sfumato.data.io.spill import Spill
 from sfumato.data.io.tables import BATCH_ROWS, RowEncoder, Selection, stream_file
 from sfumato.data.tensor import MAX_ENTRIES, Mode, check_levels
 from sfumato.errors import DataError, SettingError
-from sfumato.kernels.numba.ordering import level_counts, scatter, slots_by
+from sfumato.kernels.numba.ordering import scatter, slots_by
 from sfumato.surface import setting
 
 Batch = tuple[NDArray[np.int32], NDArray[Any]]  # levels or codes (modes x entries), and values
@@ -175,7 +175,7 @@ def gather_batches(
         for first in range(0, values.shape[0], rows):
             here = slice(first, first + rows)
             levels = coordinates[:, here].astype(np.int32)
-            counts += level_counts(levels[by], modes[by].size)
+            np.add.at(counts, levels[by], 1)  # however many levels there are
             spill.append(levels, as_kept(values[here], spill.dtype))
             tell("read", spill.n_entries, None)
     if not spill.n_entries:

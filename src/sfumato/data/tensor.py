@@ -369,7 +369,7 @@ def check_levels(mode: Mode, levels: NDArray[Any]) -> None:
             "number those that occur from 0"
         )
     low, high = int(levels.min(initial=0)), int(levels.max(initial=0))
-    if low < 0 or high >= max(mode.size, 1):
+    if levels.size and (low < 0 or high >= mode.size):
         wrong = low if low < 0 else high
         raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
 

@@ -462,6 +462,13 @@ def test_batches_that_are_none(tmp_path, batch, words):
     assert not os.listdir(tmp_path)
 
 
+def test_a_mode_without_levels_has_no_entries(tmp_path):
+    modes = (Mode("a", 0), Mode("b", 1))
+    for make in (SparseTensor, lambda *entry: make_shards([entry[:2]], tmp_path / "out", modes=modes)):
+        with pytest.raises(DataError, match="level 0 is outside mode 'a'"):
+            make([[0], [0]], [1.0], modes)
+
+
 def test_batches_without_entries(tmp_path):
     with pytest.raises(DataError, match="there are no entries"):
         make_shards(iter([]), tmp_path / "out", modes={"a": 2, "b": 3})

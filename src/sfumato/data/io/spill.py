@@ -27,10 +27,7 @@ class Spill:
         """``target`` is what the entries are for, which errors name."""
         self._path, self._order, self.dtype, self._target = path, order, dtype, target
         self._lengths: list[int] = []
-
-    @property
-    def n_entries(self) -> int:
-        return sum(self._lengths)
+        self.n_entries = 0
 
     def append(self, coordinates: NDArray[np.int32], values: NDArray[Any]) -> None:
         """Add a block at the end."""
@@ -39,6 +36,7 @@ class Spill:
                 file.write(np.ascontiguousarray(levels, np.int32).data)
             file.write(np.ascontiguousarray(values, self.dtype).data)
         self._lengths.append(values.shape[0])
+        self.n_entries += values.shape[0]
 
     def blocks(self) -> Iterator[Block]:
         """All blocks, one in memory at a time."""
@@ -64,3 +62,4 @@ class Spill:
         """Give the room on the disk back."""
         self._path.unlink(missing_ok=True)
         self._lengths.clear()
+        self.n_entries = 0
