@@ -23,6 +23,7 @@ SAME_NAME = {
     "search.py": "searches as they are carried out and as people call them",
     "settings.py": "the settings of a folder's solver, and its draws",
     "shape.py": "what is fitted: to one tensor, and to several that share modes",
+    "shards.py": "tensors in parts on disk, and the holders of such parts",
     "solver.py": "the solver in a folder of one family",
     "state.py": "where the solver of a folder is",
     "wei.py": "paper W's algorithms as printed, and its studies",

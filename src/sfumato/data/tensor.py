@@ -58,7 +58,7 @@ class Mode:
                 raise DataError(
                     f"mode {self.name!r} has {self.size} levels but {len(self.labels)} labels"
                 )
-            if len(self._level_of) != self.size:
+            if not _rises(self.labels) and len(self._level_of) != self.size:
                 raise DataError(f"mode {self.name!r} has the same label twice")
         check_choice(TIME_BINS, **given(**{"a time bin": self.bin}))
 
@@ -369,7 +369,7 @@ def check_levels(mode: Mode, levels: NDArray[Any]) -> None:
             "number those that occur from 0"
         )
     low, high = int(levels.min(initial=0)), int(levels.max(initial=0))
-    if low < 0 or high >= max(mode.size, 1):
+    if levels.size and (low < 0 or high >= mode.size):
         wrong = low if low < 0 else high
         raise DataError(f"level {wrong} is outside mode {mode.name!r} (0 to {mode.size - 1})")
 
@@ -385,6 +385,11 @@ def _in_a_row(labels: Sequence[Any] | NDArray[Any], mode: str) -> NDArray[Any]:
             f"labels of mode {mode!r} are given one after the other, not in shape {row.shape}"
         )
     return row
+
+
+def _rises(labels: NDArray[Any]) -> bool:
+    """Whether labels are numbers in order, as they are read: that they differ is then seen at once."""
+    return labels.dtype.kind in "iu" and bool((labels[1:] > labels[:-1]).all())
 
 
 def _whole_number(label: Any) -> int | None:

@@ -11,7 +11,6 @@ Work folders of killed processes, which may hold rows of owners, are removed by 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -22,6 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sfumato.checks import as_path
+from sfumato.data.io.folders import exchanged as _exchanged
+from sfumato.data.io.folders import locked as _locked
+from sfumato.data.io.folders import sync as _sync
+from sfumato.data.io.folders import unlock as _unlock
 from sfumato.errors import ModelFileError, SaveError
 from sfumato.store.names import foreign, is_model
 
@@ -133,33 +136,9 @@ def _put_in_place(new: Path, target: Path, work: Path) -> None:
             raise
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Let two folders change places at one stroke; False where the system cannot."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
-        return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    if renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code))
-
-
 def _sync_all(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
         _sync(path)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # -- work folders ---------------------------------------------------------------------------------
@@ -232,24 +211,3 @@ def recover(folder: str | os.PathLike[str]) -> None:
             ) from error
         finally:
             _unlock(lock)
-
-
-def _locked(folder: Path, *, wait: bool = False) -> int | None:
-    """A handle that holds the lock of a folder; None where a living process does, or there are none."""
-    try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
-
-
-def _unlock(lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)

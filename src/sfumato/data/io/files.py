@@ -24,6 +24,8 @@ _SUFFIXES = {
     ".tab": "tsv",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
     ".xlsx": "xlsx",
     ".tns": "tns",
     ".npz": "npz",
@@ -32,7 +34,8 @@ _SUFFIXES = {
 }
 TEXT_KINDS = ("csv", "tsv", "tns")  # which may be compressed
 DELIMITED_KINDS = ("csv", "tsv")
-TABLE_KINDS = ("csv", "tsv", "parquet", "xlsx")
+STREAMED_KINDS = ("csv", "tsv", "parquet", "arrow")  # tables of any length
+TABLE_KINDS = (*STREAMED_KINDS, "xlsx")
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".zip")
 
 HEAD_BYTES = 1 << 20  # of a file of text, from which its separator is told
@@ -108,6 +111,13 @@ def existing_file(source: str | os.PathLike[str]) -> Path:
         if not path.is_file():  # to open a pipe would wait for whoever writes to it
             raise DataError(f"{path} is no plain file: write what it gives to one, and name that")
     return path
+
+
+def identity(path: Path) -> tuple[int, int, int]:
+    """What tells a file from one that took its place, or was written to."""
+    with reading(path):
+        found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def lines_of(source: str | os.PathLike[str]) -> list[str]:

@@ -22,6 +22,7 @@ _NO_TEXT = (pa.ArrowNotImplementedError, pa.ArrowInvalid)  # lists, structs, byt
 _NO_TIMES = (pa.ArrowNotImplementedError, TypeError)  # booleans, lists
 _WHOLE_NUMBER = r"^(0|-?[1-9][0-9]*)$"
 _EXACT_IN_FLOAT = 2.0**53
+_KINDS = {"int64": "whole numbers", "double": "numbers", "large_string": "text"}  # of keys, in words
 
 _BIN_FORMATS = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
 # Labels that are no dates themselves; those of hours and days are read as any other date.
@@ -53,6 +54,7 @@ class LabelEncoder:
             # May exceed int64: going through text keeps every number exact.
             self._numbers_as_text = True
         keys = _as_keys(array, self._column)
+        self._check_kind(keys.type)
         self._nulls += keys.null_count
         batch = keys.dictionary_encode()
         distinct = batch.dictionary
@@ -69,16 +71,29 @@ class LabelEncoder:
 
     def finish(self) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """Sorted labels, and for each provisional code its place among them."""
-        if self._nulls:
-            raise DataError(
-                f"column {self._column!r} has {self._nulls:,} rows without a label: leave them "
-                "out or give them a label"
-            )
+        self.check_nulls()
         labels = self._final_labels()
         order = pc.array_sort_indices(labels)
         remap = np.empty(len(labels), np.int32)
         remap[to_numpy(order)] = np.arange(len(labels), dtype=np.int32)
         return to_numpy(labels.take(order)), remap
+
+    def check_nulls(self) -> None:
+        """Refuse rows without a label."""
+        if self._nulls:
+            raise DataError(
+                f"column {self._column!r} has {self._nulls:,} rows without a label: leave them "
+                "out or give them a label"
+            )
+
+    def _check_kind(self, kind: Any) -> None:
+        """Refuse labels of another kind than those before, as one of several files may have."""
+        if self._known is not None and kind != self._known.type:
+            before, now = (_KINDS[str(each)] for each in (self._known.type, kind))
+            raise DataError(
+                f"column {self._column!r} holds {now} here and {before} before: save it with one type "
+                "everywhere"
+            )
 
     def _final_labels(self) -> Any:
         known = pa.array([], pa.int64()) if self._known is None else self._known

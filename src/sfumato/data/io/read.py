@@ -36,10 +36,10 @@ def read(
 ) -> SparseTensor:
     """Read a sparse tensor.
 
-    ``source`` is the path of a .csv, .tsv, .parquet, .xlsx, .tns, .npz, .npy or .mat file (.csv, .tsv
-    and .tns also compressed: .gz, .bz2, .zst, .lz4, or alone in a .zip), a table of pandas, polars or
-    pyarrow, a NumPy array in which NaN means missing, a SciPy sparse matrix or array of which the
-    stored entries count as observed, or a tensor.
+    ``source`` is the path of a .csv, .tsv, .parquet, .arrow, .feather, .xlsx, .tns, .npz, .npy or
+    .mat file (.csv, .tsv and .tns also compressed: .gz, .bz2, .zst, .lz4, or alone in a .zip), a
+    table of pandas, polars or pyarrow, a NumPy array in which NaN means missing, a SciPy sparse
+    matrix or array of which the stored entries count as observed, or a tensor.
 
     For a table ``modes`` and ``value`` name its columns; an array has no columns, and ``modes``
     may name its modes. ``bins`` cuts columns of times to "hour", "day", "week" or "month";
@@ -139,7 +139,7 @@ def read_table(
     separator: str | None = None,
     variable: str | None = None,
 ) -> pa.Table:
-    """Read a whole table: a CSV, TSV, Parquet or Excel file, or an object in memory.
+    """Read a whole table: a CSV, TSV, Parquet, Arrow or Excel file, or an object in memory.
 
     Types of CSV columns are inferred, but the columns in ``as_text``, all if it is None, stay as they
     are written. ``separator`` and ``variable`` are as for :func:`read`.
@@ -148,7 +148,7 @@ def read_table(
     if isinstance(source, str | os.PathLike):
         path, kind = _file(source, separator)
         if kind not in TABLE_KINDS:
-            raise DataError(f"{path.name} is not a table: use .csv, .tsv, .parquet or .xlsx")
+            raise DataError(f"{path.name} is not a table: use .csv, .tsv, .parquet, .arrow or .xlsx")
         with reading(path):
             table = tables.read_file(path, kind, separator, variable, as_text)
             available = table.column_names  # which may be no text

@@ -118,26 +118,56 @@ def column_names(path: Path, kind: str, separator: str | None, sheet: str | None
             import pyarrow.parquet as pq
 
             return list(pq.read_schema(path).names)
+        if kind == "arrow":
+            with pa.memory_map(str(path)) as source:
+                return list(pa.ipc.open_file(source).schema.names)
         if kind == "xlsx":
             return list(apart.load_xlsx(path, sheet).column_names)
         return delimited.column_names(path, kind, separator)
 
 
 def stream_file(
-    path: Path, kind: str, selection: Selection, separator: str | None, sheet: str | None
+    path: Path,
+    kind: str,
+    selection: Selection,
+    separator: str | None,
+    sheet: str | None,
+    rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the selected columns of a file with a table, read once."""
+    """Batches with the selected columns of a file with a table, read once.
+
+    Files of Parquet and Arrow are read ``rows`` at a time, text by blocks of bytes.
+    """
     if kind == "parquet":
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(path) as file:
             columns = selection.columns(file.schema_arrow.names)
-            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+            yield from file.iter_batches(rows, columns=columns)
+    elif kind == "arrow":
+        yield from _stream_arrow(path, selection, rows)
     elif kind == "xlsx":
         table = apart.load_xlsx(path, sheet)
         yield from table.select(selection.columns(table.column_names)).to_batches(BATCH_ROWS)
     else:
         yield from delimited.stream(path, kind, separator, selection.columns)
+
+
+def _stream_arrow(path: Path, selection: Selection, rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of a file in Arrow's own format, small ones of the file together."""
+    with pa.memory_map(str(path)) as source:
+        file = pa.ipc.open_file(source)
+        columns = selection.columns(file.schema.names)
+        held, waiting = 0, list[pa.RecordBatch]()
+        for number in range(file.num_record_batches):
+            batch = file.get_batch(number).select(columns)
+            batch.validate(full=True)  # or what is no text, or lies beyond the file, would be followed
+            waiting.append(batch)
+            held += batch.num_rows
+            if held >= rows or number == file.num_record_batches - 1:
+                table = pa.Table.from_batches(waiting).combine_chunks()
+                yield from table.to_batches(rows)
+                held, waiting = 0, []
 
 
 def read_file(
@@ -148,6 +178,11 @@ def read_file(
         import pyarrow.parquet as pq
 
         return pq.read_table(path)
+    if kind == "arrow":
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+            table.validate(full=True)
+            return table
     if kind == "xlsx":
         return apart.load_xlsx(path, sheet)
     return delimited.read_whole(path, kind, separator, as_text)
@@ -202,8 +237,8 @@ def table_of(columns: Mapping[str, Any]) -> pa.Table:
 # -- entries ------------------------------------------------------------------------------------
 
 
-class EntryCollector:
-    """Builds a tensor from batches, of which only int32 codes and values are kept."""
+class RowEncoder:
+    """Numbers the labels of rows, batch after batch."""
 
     def __init__(
         self,
@@ -221,19 +256,51 @@ class EntryCollector:
         self._bins = bins
         self._date_format = date_format
         self._encoders = [LabelEncoder(name, numbers_as_text=is_csv) for name in modes]
+
+    def encode(self, labels: Sequence[Any], values: Any) -> tuple[list[NDArray[np.int32]], NDArray[Any]]:
+        """Provisional codes for each mode, -1 where there is no label, and the values of one batch."""
+        codes = []
+        for name, encoder, given in zip(self._modes, self._encoders, labels, strict=True):
+            column = given
+            if bin := self._bins.get(name):
+                column = bin_times(column, bin, column=name, date_format=self._date_format)
+            codes.append(encoder.encode(column))
+        return codes, as_values(values, self._value)
+
+    def check_nulls(self) -> None:
+        """Refuse rows without a label; ``finish`` does too."""
+        for encoder in self._encoders:
+            encoder.check_nulls()
+
+    def finish(self) -> Iterator[tuple[Mode, NDArray[np.int32]]]:
+        """The modes one by one, and for each provisional code its level."""
+        for name, encoder in zip(self._modes, self._encoders, strict=True):
+            labels, remap = encoder.finish()
+            yield Mode(name, len(labels), labels, self._bins.get(name)), remap
+
+
+class EntryCollector:
+    """Builds a tensor from batches, of which only int32 codes and values are kept."""
+
+    def __init__(
+        self,
+        modes: Sequence[str],
+        value: str,
+        bins: Mapping[str, str],
+        *,
+        date_format: str | None = None,
+        is_csv: bool = False,
+    ) -> None:
+        self._rows = RowEncoder(modes, value, bins, date_format=date_format, is_csv=is_csv)
         self._codes: list[list[NDArray[np.int32]]] = [[] for _ in modes]
         self._values: list[NDArray[Any]] = []
 
     def add(self, labels: Sequence[Any], values: Any) -> None:
         """Take one batch: an Arrow array of labels per mode, and one of values."""
-        for name, encoder, codes, given in zip(
-            self._modes, self._encoders, self._codes, labels, strict=True
-        ):
-            column = given
-            if bin := self._bins.get(name):
-                column = bin_times(column, bin, column=name, date_format=self._date_format)
-            codes.append(encoder.encode(column))
-        self._values.append(as_values(values, self._value))
+        batch, numbers = self._rows.encode(labels, values)
+        for codes, part in zip(self._codes, batch, strict=True):
+            codes.append(part)
+        self._values.append(numbers)
 
     def finish(self, bounds: tuple[float, float] | None) -> SparseTensor:
         """The tensor of everything added. The collector is empty afterwards."""
@@ -242,13 +309,10 @@ class EntryCollector:
             raise DataError("there are no entries: the table is empty")
         if n_entries > MAX_ENTRIES:
             raise DataError(f"at most {MAX_ENTRIES:,} entries are supported, got {n_entries:,}")
-        coordinates = np.empty((len(self._modes), n_entries), np.int32)
+        coordinates = np.empty((len(self._codes), n_entries), np.int32)
         modes = []
-        for row, name, encoder, codes in zip(
-            coordinates, self._modes, self._encoders, self._codes, strict=True
-        ):
-            labels, remap = encoder.finish()
-            modes.append(Mode(name, len(labels), labels, self._bins.get(name)))
+        for row, codes, (mode, remap) in zip(coordinates, self._codes, self._rows.finish(), strict=True):
+            modes.append(mode)
             _move_codes(codes, remap, row)
         values = np.concatenate(self._values)
         self._values.clear()
