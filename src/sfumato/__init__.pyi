@@ -13,6 +13,8 @@ from sfumato.data.io.write import write_completed as write_completed
 from sfumato.data.io.write import write_factors as write_factors
 from sfumato.data.profile import Profile as Profile
 from sfumato.data.relations import Relations as Relations
+from sfumato.data.shards import Shards as Shards
+from sfumato.data.shards import make_shards as make_shards
 from sfumato.data.tensor import Mode as Mode
 from sfumato.data.tensor import SparseTensor as SparseTensor
 from sfumato.engines.ray import Ray as Ray

@@ -17,6 +17,7 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by
+from sfumato.sites.shards import ShardSite
 
 USERS, ITEMS = 40, 12
 MODES = (sf.Mode("user", USERS), sf.Mode("item", ITEMS))
@@ -57,9 +58,27 @@ def on_ray():
     assert not ray.is_initialized()
 
 
-@pytest.fixture(params=["this process", "ray"])
+@pytest.fixture
+def on_disk(tmp_path):
+    """Three shards, whatever parts were made."""
+
+    def engine(parts):
+        whole = parts[0]
+        if len(parts) > 1:
+            cells = np.concatenate([part.coordinates for part in parts], axis=1)
+            values = np.concatenate([part.values for part in parts])
+            whole = sf.SparseTensor(cells, values, parts[0].modes, parts[0].bounds)
+        shards = sf.make_shards(whole, tmp_path / "shards", shards=len(parts), force=True)
+        return Local(*(ShardSite(shards, number, 1) for number in range(len(shards))))
+
+    return engine
+
+
+@pytest.fixture(params=["this process", "disk", "ray"])
 def engine(request):
-    return in_this_process if request.param == "this process" else request.getfixturevalue("on_ray")
+    if request.param == "this process":
+        return in_this_process
+    return request.getfixturevalue(f"on_{request.param}")
 
 
 def plan_of(unit, local, method, rank):
@@ -170,6 +189,75 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"sfumato\[ray\]"):
         sf.CP(engine=sf.Ray()).fit(ratings())
+
+
+# -- shards -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return sf.make_shards(ratings(), tmp_path / "shards", shards=3)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
+def test_a_fit_of_shards_releases_what_one_of_the_tensor_does(shards, way):
+    unit, local, method, rank = way
+    asked = privacy(unit, local, method)
+    expected = sf.CP(rank, privacy=asked).fit(ratings()).release_files(force=True)
+    for source in (shards, shards.folder, str(shards.folder)):
+        assert sf.CP(rank, privacy=asked).fit(source).release_files(force=True) == expected
+
+
+def test_shards_on_ray_release_the_same(shards, on_ray):
+    unit, local, method, rank = WAYS[1]
+    asked = privacy(unit, local, method)
+    expected = sf.CP(rank, privacy=asked).fit(ratings()).release_files(force=True)
+    found = sf.CP(rank, privacy=asked, engine=sf.Ray(workers=2, timeout=120)).fit(shards)
+    assert found.release_files(force=True) == expected
+
+
+def test_open_fits_of_shards_agree_to_rounding(shards):
+    one, other = (sf.CP(2).fit(source).predict(ratings()) for source in (ratings(), shards))
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "message"),
+    [
+        ({}, {"duplicates": "mean"}, "merge them before"),
+        ({"by": "item"}, {"privacy": privacy("user", "user", "bias")}, "make them with by='user'"),
+        ({"dtype": "float32"}, {"privacy": privacy("user", "user", "bias")}, "dtype='float64'"),
+        (
+            {},
+            {
+                "privacy": sf.Privacy(
+                    1, 1e-6, unit="user", public=sf.Public(labels=True, units=50), seed=1
+                )
+            },
+            "numbered already",
+        ),
+        (
+            {},
+            {
+                "privacy": sf.Privacy(
+                    1,
+                    1e-6,
+                    unit="user",
+                    public=sf.Public(labels={"user": range(50), "item": range(ITEMS)}),
+                    seed=1,
+                )
+            },
+            "other labels of user",
+        ),
+        ({}, {"privacy": sf.Privacy(1, unit="value", method="input", seed=1)}, "do not add up over 3"),
+        ({}, {"solver": "sgd"}, "do not add up over several sites"),
+    ],
+    ids=["duplicates", "cut", "precision", "number", "labels", "method", "solver"],
+)
+def test_what_shards_cannot_do_is_refused_with_advice(tmp_path, made, settings, message):
+    shards = sf.make_shards(ratings(), tmp_path / "shards", shards=3, **made)
+    with pytest.raises(SettingError, match=message):
+        sf.CP(2, **settings).fit(shards)
 
 
 # -- parts ----------------------------------------------------------------------------------------

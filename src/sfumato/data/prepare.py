@@ -5,7 +5,7 @@ Every random choice is seeded, and depends on the entries alone, not on the orde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Literal, get_args
 
@@ -50,10 +50,9 @@ def check_values(tensor: SparseTensor) -> None:
         )
 
 
-def check_modes(tensor: SparseTensor) -> None:
+def check_modes(modes: Sequence[Mode]) -> None:
     """Refuse modes with one level: such a mode cannot tell entries apart."""
-    check_tensor(tensor)
-    single = [repr(mode.name) for mode in tensor.modes if mode.size == 1]
+    single = [repr(mode.name) for mode in modes if mode.size == 1]
     if single:
         raise DataError(
             f"mode {' and mode '.join(single)} has only one level, which says nothing about the "

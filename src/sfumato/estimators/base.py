@@ -10,7 +10,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -31,11 +30,9 @@ from sfumato.checks import (
 from sfumato.data import prepare
 from sfumato.data.cells import as_columns
 from sfumato.data.tensor import Mode, SparseTensor, find_mode
-from sfumato.engines.local import Local
 from sfumato.engines.protocol import Engine
 from sfumato.engines.ray import Ray
 from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
-from sfumato.estimators.intake import admitted, as_tensor, cast, checked
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.predicting import (
     UNSEEN,
@@ -46,6 +43,7 @@ from sfumato.estimators.predicting import (
     values_with_own,
     within,
 )
+from sfumato.estimators.sources import Source, source_of
 from sfumato.fit.admit import Protected, public_modes
 from sfumato.fit.choose import OpenRank, make_facts, make_plan, open_ledger
 from sfumato.fit.completion import (
@@ -68,8 +66,6 @@ from sfumato.models.shape import Kind, Shape
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.facts import Facts, assumed_scatter
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.sites.memory import Site
-from sfumato.sites.parts import cut_by
 from sfumato.solvers.protocol import Info, Run, Solver
 from sfumato.solvers.registry import method_named
 from sfumato.store import StoredModel, release_files, save_model, save_private, save_release
@@ -214,69 +210,65 @@ class TensorEstimator(Parametrised, ABC):
         return privacy.method
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit to a tensor, or to a table of labels ``X`` (one column per mode) with values ``y``."""
+        """Fit to a tensor, to a table of labels ``X`` (one column per mode) with values ``y``, or to
+        :class:`Shards` on disk, or the folder that they are in.
+        """
         self._check_settings()
-        tensor = as_tensor(X, y)
+        source = source_of(X, y)
         begin = time.perf_counter()
         if self.privacy is None:
-            self._fit_openly(tensor)
+            self._fit_openly(source)
         else:
-            self._fit_privately(tensor, self.privacy)
+            self._fit_privately(source, self.privacy)
         self.fit_seconds_ = time.perf_counter() - begin
         return self
 
-    def _fit_openly(self, tensor: SparseTensor) -> None:
-        prepare.check_modes(tensor)
-        plan = self._open_plan(tensor.modes, tensor.values.dtype, tensor.n_entries)
-        tensor = cast(checked(tensor, self.duplicates), plan.shape.dtype)
-        with self._engine_of(tensor, 0) as engine:
+    def _fit_openly(self, source: Source) -> None:
+        prepare.check_modes(source.modes)
+        plan = self._open_plan(source.modes, source.dtype, source.n_entries)
+        source = source.checked(self.duplicates, plan.shape.dtype)
+        with source.engine(self.engine, source.cut_by, self._threads) as engine:
             result = carry_out(plan, engine, self.progress)
             self.scatter_: float | None = _scatter(result, engine)
-        self._keep(result.model, result.history, tensor)
+        self._keep(result.model, result.history, source)
         self.guarantee_: Guarantee | None = None
         self.local_: int | None = None
         self.own_prior_: OwnPrior | None = None
 
-    def _fit_privately(self, tensor: SparseTensor, privacy: Privacy) -> None:
-        protected, entropy = Protected.by(privacy, tensor.modes), privacy.entropy()
-        tensor = admitted(tensor, protected, self.duplicates, entropy)
+    def _fit_privately(self, source: Source, privacy: Privacy) -> None:
+        protected, entropy = Protected.by(privacy, source.modes), privacy.entropy()
+        source = source.admitted(protected, self.duplicates, entropy)
         plan = self._private_plan(
             privacy,
-            tensor.modes,
-            tensor.values.dtype,
-            bounds=tensor.bounds,
-            entries=tensor.n_entries,
+            source.modes,
+            source.dtype,
+            bounds=source.bounds,
+            entries=source.n_entries,
             protected=protected,
         )
         warn_of(plan.caveats)
         facts, ledger = plan.task.facts, open_ledger(privacy, protected.unit)
-        tensor = cast(tensor, facts.shape.dtype)
-        with self._engine_of(tensor, _kept_together(facts)) as engine:
+        source = source.cast(facts.shape.dtype)
+        together = _kept_together(facts)
+        if together is None:
+            together = source.cut_by
+        with source.engine(self.engine, together, self._threads) as engine:
             result = carry_out_private(plan, engine, ledger, entropy, self.progress)
         promised = plan.guarantee(ledger, entropy)
-        self.adopt(result, tensor, promised, facts.local)
+        self.adopt(result, source, promised, facts.local)
 
-    def _engine_of(self, tensor: SparseTensor, together: int) -> Engine:
-        """Who answers a fit's questions; all entries of a level of ``together`` lie at one site."""
-        if self.engine is None:
-            return Local(Site(tensor, self._threads))
-        parts = cut_by(tensor, together, self.engine.workers)
-        return self.engine.open([partial(Site, part) for part in parts])
-
-    def adopt(
-        self, fit: PrivateFit, tensor: SparseTensor, guarantee: Guarantee, local: int | None
-    ) -> None:
+    def adopt(self, fit: PrivateFit, source: Source, guarantee: Guarantee, local: int | None) -> None:
         """Take over what a private fit or search has found."""
-        self._keep(fit.model, fit.history, tensor)
+        self._keep(fit.model, fit.history, source)
         self.scatter_ = None  # that of the training data is not private
         self.guarantee_, self.local_, self.own_prior_ = guarantee, local, fit.own_prior
 
-    def _keep(self, model: Multilinear, history: tuple[Info, ...], tensor: SparseTensor) -> None:
+    def _keep(self, model: Multilinear, history: tuple[Info, ...], source: Source) -> None:
         self.model_ = model
         self.history_ = history
-        self.modes_ = tensor.modes
-        self.bounds_ = tensor.bounds
-        self.n_entries_: int | None = tensor.n_entries
+        self.modes_ = source.modes
+        self.bounds_ = source.bounds
+        self.n_entries_: int | None = source.n_entries
 
     @property
     def rank_(self) -> int | tuple[int, ...]:
@@ -465,10 +457,9 @@ class TensorEstimator(Parametrised, ABC):
         )
 
 
-def _kept_together(facts: Facts) -> int:
-    """The mode whose levels have all their entries at one site: units, owners of rows, or any."""
-    together = facts.local if facts.local is not None else facts.unit_mode
-    return together or 0
+def _kept_together(facts: Facts) -> int | None:
+    """The mode whose levels have all their entries at one site: of units, or of owners of rows."""
+    return facts.local if facts.local is not None else facts.unit_mode
 
 
 def _scatter(fit: Fit, engine: Engine) -> float:

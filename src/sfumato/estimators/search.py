@@ -15,6 +15,7 @@ from sfumato.errors import NotFittedError, SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.intake import admitted, as_tensor, cast
 from sfumato.estimators.parameters import Parametrised
+from sfumato.estimators.sources import TensorSource
 from sfumato.fit.admit import Protected
 from sfumato.fit.choose import open_ledger
 from sfumato.fit.completion import Completion
@@ -153,7 +154,7 @@ class PrivateSearch(Parametrised):
         found = carry_out_search(plan, tensor, first._threads, ledger, entropy, progress)
         best = self._copy(self.estimators[found.best])
         promised = guarantee_of(plan, found.best, ledger, entropy)
-        best.adopt(found.fit, tensor, promised, facts.local)
+        best.adopt(found.fit, TensorSource(tensor), promised, facts.local)
         best.fit_seconds_ = time.perf_counter() - begin
         self.best_estimator_, self.best_index_, self._promised = best, found.best, promised
         return self

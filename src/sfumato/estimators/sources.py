@@ -1,0 +1,181 @@
+"""Where a fit's entries come from: a tensor in memory, or shards on disk."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from sfumato.data import prepare
+from sfumato.data.shards import Shards
+from sfumato.data.tensor import Mode, SparseTensor, check_tensor
+from sfumato.engines.local import Local
+from sfumato.engines.protocol import Engine
+from sfumato.engines.ray import Ray
+from sfumato.errors import SettingError
+from sfumato.estimators.intake import admitted, as_tensor, cast, checked
+from sfumato.fit.admit import Protected, check_labels
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.units import Public, Unit
+from sfumato.sites.memory import Site
+from sfumato.sites.parts import cut_by
+from sfumato.sites.shards import ShardSite
+
+
+class Source(ABC):
+    """Entries that can be fitted: what is known of them, and who answers for them."""
+
+    modes: tuple[Mode, ...]
+    bounds: tuple[float, float] | None
+    n_entries: int
+    dtype: np.dtype[Any]
+    cut_by: int = 0  # the mode that parts of them are cut by, where nothing has to be kept together
+
+    @abstractmethod
+    def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> Source:
+        """As a fit without privacy takes them, in this precision."""
+
+    @abstractmethod
+    def admitted(
+        self, protected: Protected, duplicates: prepare.DuplicatePolicy, entropy: Entropy
+    ) -> Source:
+        """As a private fit may see them."""
+
+    @abstractmethod
+    def cast(self, dtype: DTypeLike) -> Source:
+        """In this precision."""
+
+    @abstractmethod
+    def engine(self, settings: Ray | None, together: int, threads: int) -> Engine:
+        """Who answers; all entries of a level of the mode ``together`` lie at one site."""
+
+
+def source_of(X: Any, y: Any = None) -> Source:
+    """What ``fit`` was given: shards, the folder of some, a tensor, or a table with values."""
+    if y is None and isinstance(X, str | PathLike):
+        return ShardSource(Shards(X))
+    return ShardSource(X) if isinstance(X, Shards) else TensorSource(as_tensor(X, y))
+
+
+class TensorSource(Source):
+    """A tensor in memory."""
+
+    def __init__(self, tensor: SparseTensor) -> None:
+        check_tensor(tensor)
+        self.tensor = tensor
+        self.modes, self.bounds, self.n_entries = tensor.modes, tensor.bounds, tensor.n_entries
+        self.dtype = tensor.values.dtype
+
+    def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> TensorSource:
+        return TensorSource(cast(checked(self.tensor, duplicates), dtype))
+
+    def admitted(
+        self, protected: Protected, duplicates: prepare.DuplicatePolicy, entropy: Entropy
+    ) -> TensorSource:
+        return TensorSource(admitted(self.tensor, protected, duplicates, entropy))
+
+    def cast(self, dtype: DTypeLike) -> TensorSource:
+        return TensorSource(cast(self.tensor, dtype))
+
+    def engine(self, settings: Ray | None, together: int, threads: int) -> Engine:
+        if settings is None:
+            return Local(Site(self.tensor, threads))
+        parts = cut_by(self.tensor, together, settings.workers)
+        return settings.open([partial(Site, part) for part in parts])
+
+
+@dataclass(frozen=True)
+class _ShardMaker:
+    """Opens a shard where it is needed, from a folder that all workers see."""
+
+    folder: str
+    number: int
+
+    def __call__(self, threads: int) -> ShardSite:
+        return ShardSite(Shards(self.folder), self.number, threads)
+
+
+class ShardSource(Source):
+    """Shards on disk, which are fitted as they lie there: what would change them is an error."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+        self.modes, self.bounds, self.n_entries = shards.modes, shards.bounds, shards.n_entries
+        self.dtype, self.cut_by = shards.dtype, shards.by
+
+    def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> ShardSource:
+        self._check_parts(duplicates)
+        return self.cast(dtype)
+
+    def _check_parts(self, duplicates: prepare.DuplicatePolicy | None) -> None:
+        """Values within bounds, and unless it does not matter one entry at a cell; shard by shard."""
+        if duplicates not in (None, "error"):
+            raise SettingError(
+                f"duplicates={duplicates!r} would change what lies on disk: merge them before the "
+                "shards are made"
+            )
+        for number in range(len(self.shards)):
+            part = self.shards.part(number)
+            prepare.check_values(part)
+            if duplicates is not None:
+                prepare.merge_duplicates(part, duplicates)
+
+    def admitted(
+        self,
+        protected: Protected,
+        duplicates: prepare.DuplicatePolicy,
+        entropy: Entropy,
+    ) -> ShardSource:
+        unit, public = protected.unit, protected.public
+        if self.bounds is None:
+            raise SettingError(
+                "a private fit needs public bounds of the values: make the shards with bounds=..."
+            )
+        check_labels(self.modes, protected)
+        self._check_public(public)
+        if isinstance(unit, Unit) and unit.max_entries is not None:
+            raise SettingError("a cap on entries would change what lies on disk: leave max_entries out")
+        self._check_parts(None if unit.hides_presence else duplicates)
+        entropy.public_seed()  # that of a cap, which there is none of: seeded noise is a tensor's then
+        return self
+
+    def _check_public(self, public: Public) -> None:
+        """Shards are numbered by their own labels: public ones have to be these, in their order."""
+        if public.units is not None:
+            raise SettingError(
+                "shards have their owners numbered already: make them with the labels of all that may "
+                "occur (labels=...), and list the same labels as public instead of their number"
+            )
+        for mode in self.modes:
+            if public.lists(mode.name):
+                own = range(mode.size) if mode.labels is None else mode.labels.tolist()
+                if [str(label) for label in public.listed(mode.name)] != [str(label) for label in own]:
+                    raise SettingError(
+                        f"the shards have other labels of {mode.name} than the public ones: make them "
+                        "with labels=..., the same as the public labels"
+                    )
+
+    def cast(self, dtype: DTypeLike) -> ShardSource:
+        if self.dtype != np.dtype(dtype):
+            raise SettingError(
+                f"the shards hold {self.dtype}, and this fit computes in {np.dtype(dtype)}: make them "
+                f"with dtype={np.dtype(dtype).name!r}"
+            )
+        return self
+
+    def engine(self, settings: Ray | None, together: int, threads: int) -> Engine:
+        if together != self.shards.by:
+            wanted, own = self.modes[together].name, self.modes[self.shards.by].name
+            raise SettingError(
+                f"all entries of one {wanted} have to be in one shard, and these are cut by {own}: make "
+                f"them with by={wanted!r}"
+            )
+        numbers = range(len(self.shards))
+        if settings is None:
+            return Local(*(ShardSite(self.shards, number, threads) for number in numbers))
+        return settings.open([_ShardMaker(str(self.shards.folder), number) for number in numbers])
