@@ -22,6 +22,7 @@ PARTS = (
     "power",
     "coupled",
     "memory",
+    "shards",
     "compile",
     "startup",
     "ledger",

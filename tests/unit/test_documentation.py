@@ -40,6 +40,7 @@ def ratings_csv(tmp_path, monkeypatch):
         "docs/add-a-solver.md",
         "docs/audit.md",
         "docs/coupled.md",
+        "docs/engines.md",
         "docs/planner.md",
         "docs/power.md",
         "docs/promise.md",
