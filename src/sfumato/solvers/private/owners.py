@@ -91,14 +91,19 @@ def scales_from(known: Known, noisy: Noisy) -> OwnScales:
     unit, assumed = known.facts.spread**2, assumed_scales(known)
     several, owners, thin, within, squares = noisy.values
     several, owners = max(2 * several, 1.0), max(2 * owners, 1.0)
-    scatter = _nearer(assumed.scatter, unit * within / several, unit * noisy.deviation / several)
     thin = min(max(2 * thin / owners, 0.0), 1.0)  # one over the entries of an owner, on average
-    variance = unit * squares / owners - scatter * thin
-    scatter = max(scatter, _FLOOR * unit)
-    variance = _nearer(assumed.variance, variance, unit * noisy.deviation / owners)
-    return OwnScales(scatter, max(variance, _FLOOR * unit))
+    scatter = _nearer(assumed.scatter, unit * within / several, unit * noisy.deviation / several)
+    apart = unit * squares / owners - scatter * thin
+    variance = _nearer(assumed.variance, apart, unit * noisy.deviation / owners)
+    least = _FLOOR * unit
+    return OwnScales(max(scatter, least), max(variance, least))
 
 
 def _nearer(assumed: float, guess: float, error: float) -> float:
-    """A guess as far as its error lets it count, beside one that may be as wrong as it is large."""
-    return assumed + assumed**2 / (assumed**2 + error**2) * (guess - assumed)
+    """A guess as far as its error lets it count, beside one that may be as wrong as it is large.
+
+    Not below its error, nor below what is assumed where that is less: noise can make a variance negative,
+    and own biases that shrink to nothing cost more than those that hardly shrink.
+    """
+    kept = assumed**2 / (assumed**2 + error**2)
+    return max(assumed + kept * (guess - assumed), min(error, assumed))

@@ -17,6 +17,7 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw, Ledger
+from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.records import same
 from sfumato.sites.memory import Site
@@ -30,6 +31,7 @@ from sfumato.solvers.private.biases import (
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
+from sfumato.solvers.private.owners import assumed_scales, scales_from
 from sfumato.solvers.private.shrinkage import _in_laplace_noise, positive_counts, posterior_biases
 from sfumato.solvers.private.spread import SpreadQuery
 from sfumato.solvers.protocol import Run
@@ -545,3 +547,15 @@ def test_one_draw_far_out_is_not_believed():
     assert np.abs(doubted.means).max() < 0.5 * np.abs(believed.means).max()
     little = posterior_biases(sums, noise * 1e-6 + 1e-3, counts, 0.2, noise * 1e-6)
     np.testing.assert_allclose(little.means, sums / counts, rtol=0.02, atol=0.02)
+
+
+def test_a_variance_that_noise_made_negative_is_as_large_as_its_error():
+    """Own biases that shrink to nothing would cost more than noise does."""
+    known = Known(facts_of(TENSOR, Entry(), local=0, public_spread=1.0), 1.0, pure=False)
+    owners = 1000
+    seen = np.array([owners / 2, owners / 2, owners / 20, 0.5 * owners, -0.3 * owners])
+    found = scales_from(known, Noisy(seen, 0.08 * owners))
+    assert found.scatter == pytest.approx(0.5, abs=0.02)
+    assert found.variance == pytest.approx(0.08, rel=0.01)
+    drowned = scales_from(known, Noisy(seen, 1e6 * owners))
+    assert drowned.variance == pytest.approx(assumed_scales(known).variance, rel=0.01)
