@@ -102,8 +102,8 @@ def scales_from(known: Known, noisy: Noisy) -> OwnScales:
 def _nearer(assumed: float, guess: float, error: float) -> float:
     """A guess as far as its error lets it count, beside one that may be as wrong as it is large.
 
-    Not below its error, nor below what is assumed where that is less: noise can make a variance negative,
-    and own biases that shrink to nothing cost more than those that hardly shrink.
+    Not below its error, nor below what is assumed where that is less: noise can make a variance
+    negative, and own biases that shrink to nothing cost more than those that hardly shrink.
     """
     kept = assumed**2 / (assumed**2 + error**2)
     return max(assumed + kept * (guess - assumed), min(error, assumed))
