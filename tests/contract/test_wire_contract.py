@@ -18,7 +18,7 @@ import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.engines.local import Local
 from sfumato.errors import BudgetError, SettingError
-from sfumato.estimators import base
+from sfumato.estimators import base, sources
 from sfumato.fit import power
 from sfumato.fit.completion import Completion, carry_out, draw_all
 from sfumato.fit.plan import Plan, PrivatePlan
@@ -419,7 +419,7 @@ def test_messages_hold_neither_labels_nor_the_seed_of_the_noise(method, unit, mo
         return carry_out_private(watched(replace(plan, task=task)), *rest)
 
     monkeypatch.setattr(base, "carry_out_private", carry_out_sent)
-    monkeypatch.setattr(base, "Local", partial(Posted, watched))
+    monkeypatch.setattr(sources, "Local", partial(Posted, watched))
     listed = {mode.name: mode.labels.tolist() for mode in labelled().modes}
     privacy = sf.Privacy(
         4.0,

@@ -50,8 +50,14 @@ def check_values(tensor: SparseTensor) -> None:
         )
 
 
-def check_modes(modes: Sequence[Mode]) -> None:
+def check_modes(tensor: SparseTensor) -> None:
     """Refuse modes with one level: such a mode cannot tell entries apart."""
+    check_tensor(tensor)
+    check_sizes(tensor.modes)
+
+
+def check_sizes(modes: Sequence[Mode]) -> None:
+    """The same of modes."""
     single = [repr(mode.name) for mode in modes if mode.size == 1]
     if single:
         raise DataError(

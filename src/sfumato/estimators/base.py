@@ -224,7 +224,7 @@ class TensorEstimator(Parametrised, ABC):
         return self
 
     def _fit_openly(self, source: Source) -> None:
-        prepare.check_modes(source.modes)
+        prepare.check_sizes(source.modes)
         plan = self._open_plan(source.modes, source.dtype, source.n_entries)
         source = source.checked(self.duplicates, plan.shape.dtype)
         with source.engine(self.engine, source.cut_by, self._threads) as engine:

@@ -57,8 +57,8 @@ def test_modes_with_one_level_are_refused():
     modes = (Mode("user", 2), Mode("item", 2), Mode("shop", 1))
     tensor = SparseTensor(np.array([[0, 1], [0, 1], [0, 0]]), np.ones(2), modes)
     with pytest.raises(DataError, match=r"mode 'shop' has only one level.*drop it"):
-        prepare.check_modes(tensor.modes)
-    prepare.check_modes(table([0], [0], [1.0]).modes)
+        prepare.check_modes(tensor)
+    prepare.check_modes(table([0], [0], [1.0]))
 
 
 @pytest.mark.parametrize(

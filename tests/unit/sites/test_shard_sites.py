@@ -295,10 +295,10 @@ def compiled():
 def test_a_fit_has_the_same_bits_and_compiles_nothing_more(tmp_path):
     whole = random_tensor(entries=600)
     plan = Plan(Shape(whole.modes, (2, 2, 2)), sf.ALS(sweeps=3))
-    wanted = carry_out(plan, Site(whole, 1)).model.parameters
+    wanted = carry_out(plan, Local(Site(whole, 1))).model.parameters
     before = compiled()
     site = ShardSite(make_shards(whole, tmp_path / "out"), 0, 1)
-    for found, parameter in zip(carry_out(plan, site).model.parameters, wanted, strict=True):
+    for found, parameter in zip(carry_out(plan, Local(site)).model.parameters, wanted, strict=True):
         np.testing.assert_array_equal(found, parameter)
     assert compiled() == before
 

@@ -56,7 +56,7 @@ def test_without_noise_it_is_the_plain_descent(method, kind):
     wide = {} if method is PaperInput else {"clip": 1e6}  # clips nothing
     solver = method(DESCENT, noise=1e-20, **wide)
     model, info = fitted(solver, facts)
-    plain = carry_out(Plan(facts.shape, DESCENT, Run(3)), Site(TENSOR, 1)).model
+    plain = carry_out(Plan(facts.shape, DESCENT, Run(3)), Local(Site(TENSOR, 1))).model
     np.testing.assert_allclose(model.rows, plain.rows, atol=1e-8)
     np.testing.assert_allclose(model.free_core, plain.free_core, atol=1e-8)
     assert info.completed == DESCENT.passes

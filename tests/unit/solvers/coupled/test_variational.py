@@ -11,6 +11,7 @@ from scipy.special import digamma, gammaln
 import sfumato as sf
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import DataError, SettingError
 from sfumato.fit.completion import carry_out
 from sfumato.fit.model_order import choose_rank
@@ -212,7 +213,7 @@ def test_a_single_tensor_is_one_relation():
     for kind, structure in ((CPModel, "cp"), (TuckerModel, "tucker")):
         solver = Variational(sweeps=5)
         public = Shape(single.modes, (2, 2, 2), structure, fit_mean=False, fit_biases=False)
-        alone = carry_out(Plan(public, solver, Run(seed=3)), Site(single, 1))
+        alone = carry_out(Plan(public, solver, Run(seed=3)), Local(Site(single, 1)))
         shape, site = at_site(Relations({"x": single}, structure=structure), 2)
         model = solver.finish(fitted(solver, shape, site, seed=3)).model
         assert type(alone.model) is kind

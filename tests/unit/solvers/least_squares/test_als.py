@@ -7,6 +7,7 @@ import pytest
 
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
 from sfumato.fit.completion import carry_out, training_rmse
 from sfumato.fit.plan import Plan
@@ -195,7 +196,7 @@ def test_a_tolerance_stops_early():
 def test_of_several_starts_the_best_is_kept():
     tensor = sf.synthetic.cp((12, 11, 10), 3, entries=400, seed=7, snr=None).tensor
     shape = Shape(tensor.modes, (3, 3, 3), fit_biases=False)
-    solver, site = ALS(sweeps=3, ridge=0.01, init_scale=2.0), Site(tensor, 1)
+    solver, site = ALS(sweeps=3, ridge=0.01, init_scale=2.0), Local(Site(tensor, 1))
     single = [carry_out(Plan(shape, solver, Run(seed=s)), site).model for s in (4, 5, 6)]
     errors = [training_rmse(model, site) for model in single]
     assert len({round(e, 9) for e in errors}) == 3

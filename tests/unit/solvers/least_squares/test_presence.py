@@ -9,6 +9,7 @@ import pytest
 
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.engines.local import Local
 from sfumato.errors import SettingError
 from sfumato.fit.completion import carry_out
 from sfumato.fit.plan import Plan
@@ -254,7 +255,7 @@ def test_weights_of_one_change_nothing():
     plain = Site(train, 1)
     ones = np.ones(train.n_entries)
     models = [
-        carry_out(Plan(shape, solver), site).model
+        carry_out(Plan(shape, solver), Local(site)).model
         for site in (plain, WeightedSite(Site(train, 1), train.values.copy(), ones))
     ]
     np.testing.assert_allclose(models[0].rows, models[1].rows, rtol=1e-6, atol=1e-8)
