@@ -34,13 +34,19 @@ Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 def batches(entries: int, seed: int = 0) -> Iterator[Batch]:
-    """Entries at random places with values of biases and noise, some at a time."""
+    """About so many entries at random places, each once, with values of biases and noise, in batches.
+
+    A batch has users of its own, all over their range: so no cell comes twice, and shards are mixed.
+    """
     biases = [0.5 * np.random.default_rng([seed, m]).normal(size=size) for m, size in enumerate(SIZES)]
-    for number, first in enumerate(range(0, entries, BATCH)):
-        rng, n = np.random.default_rng([seed, 7, number]), min(BATCH, entries - first)
-        cells = np.stack([rng.integers(0, size, n, np.int32) for size in SIZES])
+    number = -(-entries // BATCH)
+    for batch in range(number):
+        rng, n = np.random.default_rng([seed, 7, batch]), min(BATCH, entries - batch * BATCH)
+        users = batch + number * rng.integers(0, SIZES[0] // number, n)
+        places = np.unique(users * (SIZES[1] * SIZES[2]) + rng.integers(0, SIZES[1] * SIZES[2], n))
+        cells = np.array(np.unravel_index(rng.permutation(places), SIZES), np.int32)
         values = sum(bias[at] for bias, at in zip(biases, cells, strict=True))
-        yield cells, np.clip(values + 0.5 * rng.normal(size=n), *BOUNDS)
+        yield cells, np.clip(values + 0.5 * rng.normal(size=cells.shape[1]), *BOUNDS)
 
 
 class Peak:
@@ -106,11 +112,12 @@ def measured(entries: int, folder: Path, memory: int, in_memory: int) -> list[Fi
             batches(entries), folder / "shards", modes=list(MODES), bounds=BOUNDS, memory=memory
         )
         seconds = perf_counter() - begin
+    entries = shards.n_entries
     figures = [_rate("making shards", entries, seconds, peak.mebibytes)]
     say(f"{len(shards)} shards of {entries:,} entries")
-    kept = min(entries, in_memory)
-    parts = [np.concatenate(each, axis=-1) for each in zip(*batches(kept), strict=True)]
+    parts = [np.concatenate(each, axis=-1) for each in zip(*batches(in_memory), strict=True)]
     tensor = sf.SparseTensor(*parts, MODES, BOUNDS)
+    kept = tensor.n_entries
     del parts
     for name, make in (("ALS", lambda _: _openly()), ("private rounds", _privately)):
         here = SWEEPS * kept / _timed(make(kept), tensor)[0]
@@ -135,7 +142,8 @@ def _rate(what: str, entries: float, seconds: float, peak: float) -> Figure:
 def run(quick: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         entries = 1_000_000 if quick else 100_000_000
-        return measured(entries, Path(folder), 64 << 20 if quick else 1 << 30, IN_MEMORY)
+        memory = 64 << 20 if quick else 1 << 30
+        return measured(entries, Path(folder), memory, min(entries, IN_MEMORY))
 
 
 def main() -> None:
