@@ -18,14 +18,8 @@ from functools import reduce
 from typing import Any
 
 from sfumato.checks import check_count, check_positive, check_text, given
-from sfumato.engines.answers import (
-    added,
-    answer_of,
-    check_shape,
-    clipped_of,
-    own_rows_of,
-    with_own_rows,
-)
+from sfumato.engines.answers import OwnRows, added, own_rows_of, with_own_rows
+from sfumato.engines.local import Local
 from sfumato.engines.protocol import Engine
 from sfumato.errors import MissingExtraError, SettingError, SiteLostError
 from sfumato.models.multilinear import Multilinear
@@ -76,28 +70,14 @@ def _ray() -> Any:
     return ray
 
 
-class Worker:
-    """What runs at the other end: some sites, and the functions that may be called on them."""
+class Worker(Local):
+    """What runs at the other end: sites of its own, and what is asked of them."""
 
     def __init__(self, makers: Sequence[SiteMaker], threads: int) -> None:
-        self.sites = [make(threads) for make in makers]
+        super().__init__(*(make(threads) for make in makers))
 
-    def check_shape(self, shape: Any) -> None:
-        for site in self.sites:
-            check_shape(shape, site)
-
-    def answer(self, query: Query) -> Any:
-        return answer_of(query, self.sites)
-
-    def clipped(self, query: SumQuery) -> Clipped:
-        return clipped_of(query, self.sites)
-
-    def own_rows(self, model: Multilinear, prior: OwnPrior) -> Any:
-        return own_rows_of(model, prior, self.sites)
-
-    def forget(self) -> None:
-        for site in self.sites:
-            site.forget()
+    def own_rows(self, model: Multilinear, prior: OwnPrior) -> list[OwnRows]:
+        return own_rows_of(model, prior, self.held)
 
     def process(self) -> int:
         """Which process this is, on its machine."""
@@ -168,7 +148,7 @@ class RayEngine(Engine):
         return combine(self._call("clipped", query))
 
     def with_own_rows(self, model: Multilinear, prior: OwnPrior) -> Multilinear:
-        parts: list[Any] = reduce(list.__add__, self._call("own_rows", model, prior))
+        parts: list[OwnRows] = reduce(list.__add__, self._call("own_rows", model, prior))
         return with_own_rows(model, prior, parts)
 
     def forget(self) -> None:

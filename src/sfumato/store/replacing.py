@@ -21,15 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sfumato.checks import as_path
-from sfumato.data.io.folders import exchanged as _exchanged
-from sfumato.data.io.folders import locked as _locked
-from sfumato.data.io.folders import sync as _sync
-from sfumato.data.io.folders import unlock as _unlock
+from sfumato.data.io.folders import NEW, OLD, locked, put_in_place, sync, unlock
 from sfumato.errors import ModelFileError, SaveError
 from sfumato.store.names import foreign, is_model
 
 _RANDOM = "[a-z0-9_]{8}"  # how mkdtemp ends a name
-_NEW, _OLD = "new", "old"
 _PROBE = 1 << 16  # bytes that are written to see whether any can be
 
 
@@ -109,12 +105,12 @@ def replacing_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target)
         with _work_folder(target) as work:
-            new = work / _NEW
+            new = work / NEW
             new.mkdir()
             yield new
             _sync_all(new)
-            _put_in_place(new, target, work)
-            _sync(target.parent)
+            put_in_place(new, target, work)
+            sync(target.parent)
     except OSError as error:
         raise SaveError(folder, error.strerror or str(error)) from error
 
@@ -124,21 +120,9 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).write_bytes(content)
 
 
-def _put_in_place(new: Path, target: Path, work: Path) -> None:
-    if not os.path.lexists(target):
-        os.rename(new, target)
-    elif not _exchanged(new, target):
-        os.rename(target, work / _OLD)
-        try:
-            os.rename(new, target)
-        except BaseException:
-            os.rename(work / _OLD, target)
-            raise
-
-
 def _sync_all(folder: Path) -> None:
     for path in (*folder.rglob("*"), folder):
-        _sync(path)
+        sync(path)
 
 
 # -- work folders ---------------------------------------------------------------------------------
@@ -149,16 +133,16 @@ def _work_folder(target: Path) -> Iterator[Path]:
     """A folder that is locked while this process lives, for its owner's eyes alone, gone afterwards."""
     while True:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.saving-", dir=target.parent))
-        lock = _locked(work, wait=True)
+        lock = locked(work, wait=True)
         if work.exists():  # else another save took it for a leftover before it was locked
             break
-        _unlock(lock)
+        unlock(lock)
     try:
         yield work
     finally:
         if _only_copy(work, target) is None:
             shutil.rmtree(work, ignore_errors=True)
-        _unlock(lock)
+        unlock(lock)
 
 
 def _work_folders(target: Path) -> list[Path]:
@@ -175,15 +159,15 @@ def _work_folders(target: Path) -> list[Path]:
 def _remove_leftovers(target: Path) -> None:
     """Work folders of processes that live no more."""
     for work in _work_folders(target):
-        lock = _locked(work)
+        lock = locked(work)
         if lock is not None:
             shutil.rmtree(work, ignore_errors=True)
-            _unlock(lock)
+            unlock(lock)
 
 
 def _only_copy(work: Path, target: Path) -> Path | None:
     """The old model, where its place is empty."""
-    old = work / _OLD
+    old = work / OLD
     return old if old.is_dir() and not os.path.lexists(target) else None
 
 
@@ -196,7 +180,7 @@ def recover(folder: str | os.PathLike[str]) -> None:
         old = _only_copy(work, target)
         if old is None:
             continue
-        lock = _locked(work)
+        lock = locked(work)
         if lock is None:
             raise ModelFileError(f"{folder} is being replaced at this moment: try again")
         try:
@@ -210,4 +194,4 @@ def recover(folder: str | os.PathLike[str]) -> None:
                 f"back: {error.strerror}"
             ) from error
         finally:
-            _unlock(lock)
+            unlock(lock)

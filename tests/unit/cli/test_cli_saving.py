@@ -53,14 +53,14 @@ def full(*_):
 
 def fail_below(monkeypatch, *folders):
     """No model can be put in place below these folders, once the destination was tried."""
-    put = replacing._put_in_place
+    put = replacing.put_in_place
 
     def put_elsewhere(new, target, work):
         if any(folder in target.parents for folder in folders):
             full()
         put(new, target, work)
 
-    monkeypatch.setattr(replacing, "_put_in_place", put_elsewhere)
+    monkeypatch.setattr(replacing, "put_in_place", put_elsewhere)
 
 
 @pytest.mark.parametrize("how", list(HOW))

@@ -11,14 +11,15 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from sfumato.store import load_model, replacing, save_private
+from sfumato.data.io import folders
+from sfumato.store import load_model, save_private
 
 STEPS = (
     (os, "mkdir"),
     (Path, "write_bytes"),
     (os, "fsync"),
     (os, "rename"),
-    (replacing, "_exchanged"),
+    (folders, "exchanged"),
     (shutil, "rmtree"),
 )
 
@@ -42,7 +43,7 @@ def save_and_die(stored, target, step):
 def main(new, place, how, old=None):
     os.fsync = lambda _handle: None  # takes long, and matters where the power fails
     if how == "renames":
-        replacing._exchanged = lambda *_: False
+        folders.exchanged = lambda *_: False
     stored = load_model(new)
     for step in count():
         here = Path(place, str(step))

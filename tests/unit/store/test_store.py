@@ -12,6 +12,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 import sfumato as sf
+from sfumato.data.io import folders
 from sfumato.errors import ModelFileError, SettingError
 from sfumato.store import replacing
 
@@ -336,14 +337,14 @@ def fail_to_sync(monkeypatch, folder):
     def sync(path):
         raise DiskFull
 
-    monkeypatch.setattr(replacing, "_sync", sync)
+    monkeypatch.setattr(replacing, "sync", sync)
 
 
 def fail_to_exchange(monkeypatch, folder):
     def exchanged(one, other):
         raise DiskFull
 
-    monkeypatch.setattr(replacing, "_exchanged", exchanged)
+    monkeypatch.setattr(folders, "exchanged", exchanged)
 
 
 def fail_to_rename(number):
@@ -358,7 +359,7 @@ def fail_to_rename(number):
                 raise DiskFull
             return rename(*args)
 
-        monkeypatch.setattr(replacing, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(folders, "exchanged", lambda *_: False)
         monkeypatch.setattr(os, "rename", counted)
 
     return install

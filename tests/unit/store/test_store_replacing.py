@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import sfumato as sf
+from sfumato.data.io import folders
 from sfumato.data.tensor import Mode
 from sfumato.errors import ModelFileError
-from sfumato.store import check_destination, load_model, replacing, save_private
+from sfumato.store import check_destination, load_model, save_private
 
 SPAWN = get_context("spawn")
 RATINGS = sf.SparseTensor(
@@ -95,7 +96,7 @@ def test_an_old_model_that_was_moved_aside_is_put_back_by_loading(pair, tmp_path
 
 
 def test_where_two_folders_cannot_change_places(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(replacing, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(folders, "exchanged", lambda *_: False)
     for folder in pair:
         save_private(load_model(folder), tmp_path / "model")
         assert mean_of(tmp_path / "model") == mean_of(folder)
@@ -106,12 +107,12 @@ def test_here_two_folders_change_places(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.txt").write_text(name)
-    if not replacing._exchanged(tmp_path / "a", tmp_path / "b"):
+    if not folders.exchanged(tmp_path / "a", tmp_path / "b"):
         pytest.skip("this system has no renameat2, or its file system no exchange")
     assert names(tmp_path / "a") == ["b.txt"]
     assert names(tmp_path / "b") == ["a.txt"]
     with pytest.raises(FileNotFoundError):
-        replacing._exchanged(tmp_path / "a", tmp_path / "none")
+        folders.exchanged(tmp_path / "a", tmp_path / "none")
 
 
 # -- leftovers ------------------------------------------------------------------------------------

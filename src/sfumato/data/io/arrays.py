@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sfumato.data.io import apart, npy, sparse
 from sfumato.data.io.files import open_text
 from sfumato.data.io.labels import first_refused
-from sfumato.data.io.tables import EntryCollector, Selection
+from sfumato.data.io.tables import EntryCollector, RowEncoder, Selection
 from sfumato.data.tensor import Mode, SparseTensor, check_levels
 from sfumato.errors import DataError, SettingError
 from sfumato.surface import setting
@@ -147,7 +147,7 @@ def read_tns(
     collector: EntryCollector | None = None
     for *coordinates, values in _tns_columns(path):
         if collector is None:
-            collector = EntryCollector(mode_names(len(coordinates), names), "value", {})
+            collector = EntryCollector(RowEncoder(mode_names(len(coordinates), names), "value", {}))
         collector.add([_tns_levels(column, path) for column in coordinates], values)
     if collector is None:
         raise DataError(f"{path}: there are no entries")

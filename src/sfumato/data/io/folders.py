@@ -20,7 +20,7 @@ from pathlib import Path
 from sfumato.errors import DataError
 
 _RANDOM = "[a-z0-9_]{8}"  # how mkdtemp ends a name
-_NEW, _OLD = "new", "old"
+NEW, OLD = "new", "old"
 
 
 @contextmanager
@@ -53,27 +53,28 @@ def new_folder(target: Path) -> Iterator[tuple[Path, Path]]:
     lock = locked(work, wait=True)
     try:
         with writing(target):
-            (work / _NEW).mkdir()
+            (work / NEW).mkdir()
             (work / "aside").mkdir()
-        yield work / _NEW, work / "aside"
+        yield work / NEW, work / "aside"
         with writing(target):
-            _sync_folders(work / _NEW)
-            _put_in_place(work / _NEW, target, work)
+            _sync_folders(work / NEW)
+            put_in_place(work / NEW, target, work)
             sync(target.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         unlock(lock)
 
 
-def _put_in_place(new: Path, target: Path, work: Path) -> None:
+def put_in_place(new: Path, target: Path, work: Path) -> None:
+    """A finished folder where it belongs; what was there before is in the work folder then."""
     if not os.path.lexists(target):
         os.rename(new, target)
     elif not exchanged(new, target):
-        os.rename(target, work / _OLD)
+        os.rename(target, work / OLD)
         try:
             os.rename(new, target)
         except BaseException:
-            os.rename(work / _OLD, target)
+            os.rename(work / OLD, target)
             raise
 
 

@@ -17,7 +17,7 @@ from sfumato.data.io import arrays, tables
 from sfumato.data.io.delimited import check_separator
 from sfumato.data.io.files import DELIMITED_KINDS, TABLE_KINDS, existing_file, file_kind, reading
 from sfumato.data.io.labels import LabelEncoder, bin_times, dates_from_text, is_text
-from sfumato.data.io.tables import EntryCollector, Selection
+from sfumato.data.io.tables import EntryCollector, RowEncoder, Selection
 from sfumato.data.tensor import Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
 from sfumato.surface import either, setting
@@ -115,9 +115,10 @@ def _collect(
         # Only now is it known that modes and value are given and are columns.
         *names, value = selection.columns(batch.schema.names)
         if collector is None:
-            collector = EntryCollector(
+            rows = RowEncoder(
                 names, value, selection.bins, date_format=selection.date_format, is_csv=is_csv
             )
+            collector = EntryCollector(rows)
         collector.add([batch.column(name) for name in names], batch.column(value))
     if collector is None:
         raise DataError("there are no entries: the table is empty")

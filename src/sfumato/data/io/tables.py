@@ -251,7 +251,7 @@ class RowEncoder:
     ) -> None:
         if len(modes) < 2:
             raise SettingError(f"a tensor needs two modes or more, got {', '.join(modes)}")
-        self._modes = tuple(modes)
+        self.modes = tuple(modes)
         self._value = value
         self._bins = bins
         self._date_format = date_format
@@ -260,7 +260,7 @@ class RowEncoder:
     def encode(self, labels: Sequence[Any], values: Any) -> tuple[list[NDArray[np.int32]], NDArray[Any]]:
         """Provisional codes for each mode, -1 where there is no label, and the values of one batch."""
         codes = []
-        for name, encoder, given in zip(self._modes, self._encoders, labels, strict=True):
+        for name, encoder, given in zip(self.modes, self._encoders, labels, strict=True):
             column = given
             if bin := self._bins.get(name):
                 column = bin_times(column, bin, column=name, date_format=self._date_format)
@@ -274,7 +274,7 @@ class RowEncoder:
 
     def finish(self) -> Iterator[tuple[Mode, NDArray[np.int32]]]:
         """The modes one by one, and for each provisional code its level."""
-        for name, encoder in zip(self._modes, self._encoders, strict=True):
+        for name, encoder in zip(self.modes, self._encoders, strict=True):
             labels, remap = encoder.finish()
             yield Mode(name, len(labels), labels, self._bins.get(name)), remap
 
@@ -282,17 +282,9 @@ class RowEncoder:
 class EntryCollector:
     """Builds a tensor from batches, of which only int32 codes and values are kept."""
 
-    def __init__(
-        self,
-        modes: Sequence[str],
-        value: str,
-        bins: Mapping[str, str],
-        *,
-        date_format: str | None = None,
-        is_csv: bool = False,
-    ) -> None:
-        self._rows = RowEncoder(modes, value, bins, date_format=date_format, is_csv=is_csv)
-        self._codes: list[list[NDArray[np.int32]]] = [[] for _ in modes]
+    def __init__(self, rows: RowEncoder) -> None:
+        self._rows = rows
+        self._codes: list[list[NDArray[np.int32]]] = [[] for _ in rows.modes]
         self._values: list[NDArray[Any]] = []
 
     def add(self, labels: Sequence[Any], values: Any) -> None:
