@@ -51,6 +51,7 @@ from sfumato.privacy.budgets import Budget as Budget
 from sfumato.privacy.guarantee import Guarantee as Guarantee
 from sfumato.privacy.ledger import BudgetError as BudgetError
 from sfumato.privacy.ledger import Ledger as Ledger
+from sfumato.privacy.trust import Trust as Trust
 from sfumato.privacy.units import Entry as Entry
 from sfumato.privacy.units import Public as Public
 from sfumato.privacy.units import Sample as Sample

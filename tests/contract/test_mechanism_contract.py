@@ -42,6 +42,13 @@ RELEASING = [
     RandomisedResponse(1.0, 7),
 ]
 IN_KERNELS = [PoissonGaussian(2.0, 0.1, 20, False), PoissonGaussian(2.0, 0.1, 20, True), PurePass(0.5)]
+
+
+def noisy_of(mechanism):
+    """What a mechanism makes of clipped numbers: its release, or a share of one."""
+    return mechanism.share if isinstance(mechanism, GaussianShare) else mechanism.release
+
+
 WHOLE = (GaussianShare, Geometric, DiscreteGaussian, RandomisedResponse)
 
 releasing = pytest.mark.parametrize("mechanism", RELEASING, ids=repr)
@@ -94,7 +101,7 @@ def test_events_survive_the_ledger(mechanism):
 def test_shapes_are_kept(mechanism, seed, shape):
     clipped = clipped_for(mechanism, shape)
     before = clipped.values.copy()
-    noisy = mechanism.release(clipped, Entropy(seed))
+    noisy = noisy_of(mechanism)(clipped, Entropy(seed))
     assert noisy.values.shape == shape
     assert np.isfinite(noisy.values).all()
     assert noisy.values.dtype == (np.int64 if isinstance(mechanism, WHOLE) else np.float64)
@@ -106,7 +113,7 @@ def test_a_seed_repeats_and_entropy_does_not(mechanism):
     clipped = clipped_for(mechanism, (200,))
 
     def values(entropy):
-        return mechanism.release(clipped, entropy).values.tolist()
+        return noisy_of(mechanism)(clipped, entropy).values.tolist()
 
     assert values(Entropy(5)) == values(Entropy(5))
     assert values(Entropy(5)) != values(Entropy(6))
@@ -121,7 +128,7 @@ def test_deviation_is_that_of_the_noise(mechanism, seed):
     # 40,000 numbers (4,000 without a seed); the variance of each law is then known to 2% (8%), and
     # 6 such deviations are allowed: false alarms below 1e-8. VectorLaplace: 400 (40) of 100 numbers.
     if isinstance(mechanism, RandomisedResponse):
-        assert isinf(mechanism.release(clipped_for(mechanism, (3,)), Entropy(seed)).deviation)
+        assert isinf(noisy_of(mechanism)(clipped_for(mechanism, (3,)), Entropy(seed)).deviation)
         return
     size = 40_000 if seed is not None else 4_000
     if isinstance(mechanism, VectorLaplace):
@@ -129,7 +136,7 @@ def test_deviation_is_that_of_the_noise(mechanism, seed):
     else:
         parts = [clipped_for(mechanism, (size,))]
     entropy = Entropy(seed)
-    noisy = [mechanism.release(part, entropy) for part in parts]
+    noisy = [noisy_of(mechanism)(part, entropy) for part in parts]
     noise = np.concatenate([n.values - part.numbers for n, part in zip(noisy, parts, strict=True)])
     assert np.mean(noise**2) == pytest.approx(noisy[0].deviation ** 2, rel=0.12 if seed == 0 else 0.5)
     if hasattr(mechanism, "deviation"):
@@ -140,8 +147,8 @@ def test_deviation_is_that_of_the_noise(mechanism, seed):
 def test_noise_follows_the_bound(mechanism):
     if isinstance(mechanism, RandomisedResponse):
         pytest.skip("its answers have no scale")
-    small = mechanism.release(clipped_for(mechanism, (5,), 4.0), Entropy(0)).deviation
-    large = mechanism.release(clipped_for(mechanism, (5,), 40.0), Entropy(0)).deviation
+    small = noisy_of(mechanism)(clipped_for(mechanism, (5,), 4.0), Entropy(0)).deviation
+    large = noisy_of(mechanism)(clipped_for(mechanism, (5,), 40.0), Entropy(0)).deviation
     assert large == pytest.approx(10 * small, rel=1e-2)
 
 
@@ -150,7 +157,7 @@ def test_noise_follows_the_bound(mechanism):
 def test_only_clipped_is_taken(mechanism, seed):
     clipped = clipped_for(mechanism, (3,))
     with pytest.raises((AttributeError, TypeError)):
-        mechanism.release(clipped.values, Entropy(seed))
+        noisy_of(mechanism)(clipped.values, Entropy(seed))
     with (
         Ledger(Value()).reserve([Charge("query", mechanism)], Entropy(seed)) as reservation,
         pytest.raises(TypeError, match="clipped"),
@@ -168,7 +175,7 @@ def test_missing_bounds_are_refused(mechanism, seed):
     refused = 0
     for missing in ("l1", "l2", "rowwise"):
         try:
-            noisy = mechanism.release(replace(clipped, **{missing: inf}), Entropy(seed))
+            noisy = noisy_of(mechanism)(replace(clipped, **{missing: inf}), Entropy(seed))
         except SettingError as error:
             refused += "bound" in str(error)
         else:
@@ -181,6 +188,6 @@ def test_whole_numbers_are_asked_for(mechanism):
     if not isinstance(mechanism, (Geometric, DiscreteGaussian)):
         pytest.skip("takes any numbers, or has its own categories")
     with pytest.raises(SettingError, match="whole numbers"):
-        mechanism.release(on_grid(np.zeros(3), 1.0, 1.0, single=True), Entropy(0))
+        noisy_of(mechanism)(on_grid(np.zeros(3), 1.0, 1.0, single=True), Entropy(0))
     with pytest.raises(SettingError, match="range of whole numbers"):
-        mechanism.release(Clipped(np.zeros(3, np.int64), 2.0**60, 2.0**60), Entropy(0))
+        noisy_of(mechanism)(Clipped(np.zeros(3, np.int64), 2.0**60, 2.0**60), Entropy(0))

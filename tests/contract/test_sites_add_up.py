@@ -20,6 +20,7 @@ from sfumato.privacy.clipping import combine
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw, Ledger
+from sfumato.privacy.trust import ONE_OWNER
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.records import parts_of, same
 from sfumato.sites.coupled import CoupledSite
@@ -71,9 +72,9 @@ class Watched(Local):
         self.asked.append(query)
         return super().answer(query)
 
-    def released(self, query, draw):
+    def released(self, query, draw, trust=ONE_OWNER):
         self.asked.append(query)
-        return super().released(query, draw)
+        return super().released(query, draw, trust)
 
 
 # -- private --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import pickle
 
 from sfumato.engines.local import Local
+from sfumato.privacy.trust import ONE_OWNER
 from sfumato.wire import from_wire, to_wire
 
 
@@ -27,8 +28,8 @@ class Posted(Local):
     def answer(self, query):
         return self.post(super().answer(self.post(query)))
 
-    def released(self, query, draw):
-        return self.post(super().released(self.post(query), PostedDraw(self.post, draw)))
+    def released(self, query, draw, trust=ONE_OWNER):
+        return self.post(super().released(self.post(query), PostedDraw(self.post, draw), trust))
 
 
 class PostedDraw:

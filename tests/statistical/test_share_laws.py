@@ -29,7 +29,7 @@ factors = pytest.mark.parametrize("factor", [2 / 3, 1, 3 / 2])
 def summed(mechanism, number, seed=21):
     """Noise of so many sites, each with entropy of its own."""
     clipped = on_grid(np.linspace(-1, 1, SIZE), BOUND, BOUND, grid(BOUND))
-    parts = [mechanism.release(clipped, Entropy(seed + site)) for site in range(number)]
+    parts = [mechanism.share(clipped, Entropy(seed + site)) for site in range(number)]
     opened = reduce(add, parts).opened()
     return opened.values - number * clipped.numbers, opened.deviation
 

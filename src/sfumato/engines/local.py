@@ -13,10 +13,12 @@ from sfumato.engines.answers import (
     with_own_rows,
 )
 from sfumato.engines.protocol import Engine
+from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Draw
+from sfumato.privacy.trust import ONE_OWNER, Trust
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.protocol import NoisyQuery, PrivateQuery, Query, SumQuery
 
@@ -45,9 +47,18 @@ class Local(Engine):
         if len(self.held) > 1:
             super().check(query)
 
-    def released(self, query: PrivateQuery, draw: Draw) -> Any:
+    def check_trust(self, trust: Trust) -> None:
+        """Sites of several owners are played here, each with noise of its own."""
+        if trust.kind != "one owner" and trust.sites != len(self.held):
+            raise SettingError(
+                f"the plan is for {trust.sites:,} sites and the data lie in {len(self.held):,}"
+            )
+
+    def released(self, query: PrivateQuery, draw: Draw, trust: Trust = ONE_OWNER) -> Any:
         """As of several sites; one alone also answers what does not add up."""
         self.check(query)
+        if trust.kind != "one owner" and isinstance(query, SumQuery):
+            return draw.shares([query.clipped(site) for site in self.held], trust).opened()
         if isinstance(query, SumQuery):
             return draw.release(self.clipped(query))
         (site,) = self.held

@@ -3,7 +3,7 @@
 An engine knows sites and no solver: it hands a query to every site and adds up what comes back. The
 answers to private queries are whole numbers on a public grid, so that their sum has the same bits
 whatever sites there are, in whatever order they answer. Noise is drawn where the trust is: by whoever
-asks the engine, once, where all sites belong to one owner.
+asks the engine, once, where all sites belong to one owner; else by every site.
 
 What a site does with a query is written once, in ``answers.py``; engines differ in where that runs.
 """
@@ -19,6 +19,7 @@ from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Draw
+from sfumato.privacy.trust import ONE_OWNER, Trust
 from sfumato.solvers.protocol import PrivateQuery, PrivateSolver, Query, SumQuery
 
 
@@ -70,8 +71,15 @@ class Engine(ABC):
                 "a method whose answers do, such as 'alternating', or put the data together"
             )
 
-    def released(self, query: PrivateQuery, draw: Draw) -> Any:
-        """What a draw makes of the answer of all sites together."""
+    def check_trust(self, trust: Trust) -> None:
+        """Refuse a trust that these sites cannot be under, before the fit."""
+        if trust.kind != "one owner":
+            raise SettingError(
+                f"{trust.kind!r} is for sites of several owners, and a {type(self).__name__} has one"
+            )
+
+    def released(self, query: PrivateQuery, draw: Draw, trust: Trust = ONE_OWNER) -> Any:  # noqa: ARG002
+        """What is released of the answer of all sites together."""
         self.check(query)
         if not isinstance(query, SumQuery):
             raise SettingError(f"{type(self).__name__} answers no {type(query).__name__}")

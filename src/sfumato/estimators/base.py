@@ -252,7 +252,8 @@ class TensorEstimator(Parametrised, ABC):
         together = _kept_together(facts)
         if together is None:
             together = source.cut_by
-        with source.engine(self.engine, together, self._threads) as engine:
+        sites = 1 if facts.trust.kind == "one owner" else facts.trust.sites
+        with source.engine(self.engine, together, self._threads, sites) as engine:
             result = carry_out_private(plan, engine, ledger, entropy, self.progress)
         promised = plan.guarantee(ledger, entropy)
         self.adopt(result, source, promised, facts.local)

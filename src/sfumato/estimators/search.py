@@ -118,6 +118,7 @@ class PrivateSearch(Parametrised):
             raise SettingError(f"choosing takes two candidates or more, got {len(self.estimators)}")
         check_count(**given(repetitions=self.repetitions))
         check_share(holdout=self.holdout)
+        self.privacy.check_one_owner("a search")
         budget = self.privacy.budget
         if not isinstance(budget, Budget):
             raise SettingError("a search gives no zCDP: give epsilon and delta instead of rho")

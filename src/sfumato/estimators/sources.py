@@ -23,7 +23,7 @@ from sfumato.fit.admit import Protected, check_labels
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.units import Public, Unit
 from sfumato.sites.memory import Site
-from sfumato.sites.parts import cut_by
+from sfumato.sites.parts import cut_by, dealt_by
 from sfumato.sites.shards import ShardSite
 
 
@@ -51,8 +51,11 @@ class Source(ABC):
         """In this precision."""
 
     @abstractmethod
-    def engine(self, settings: Ray | None, together: int, threads: int) -> Engine:
-        """Who answers; all entries of a level of the mode ``together`` lie at one site."""
+    def engine(self, settings: Ray | None, together: int, threads: int, sites: int = 1) -> Engine:
+        """Who answers; all entries of a level of the mode ``together`` lie at one site.
+
+        ``sites`` of several owners are played, where there is more than one.
+        """
 
 
 def source_of(X: Any, y: Any = None) -> Source:
@@ -82,9 +85,10 @@ class TensorSource(Source):
     def cast(self, dtype: DTypeLike) -> TensorSource:
         return TensorSource(cast(self.tensor, dtype))
 
-    def engine(self, settings: Ray | None, together: int, threads: int) -> Engine:
+    def engine(self, settings: Ray | None, together: int, threads: int, sites: int = 1) -> Engine:
         if settings is None:
-            return Local(Site(self.tensor, threads))
+            parts = dealt_by(self.tensor, together, sites) if sites > 1 else [self.tensor]
+            return Local(*(Site(part, threads) for part in parts))
         parts = cut_by(self.tensor, together, settings.workers)
         return settings.open([partial(Site, part) for part in parts])
 
@@ -168,7 +172,14 @@ class ShardSource(Source):
             )
         return self
 
-    def engine(self, settings: Ray | None, together: int, threads: int) -> Engine:
+    def engine(
+        self,
+        settings: Ray | None,
+        together: int,
+        threads: int,
+        sites: int = 1,  # noqa: ARG002
+    ) -> Engine:
+        """Each shard is a site, whoever owns them."""
         if together != self.shards.by:
             wanted, own = self.modes[together].name, self.modes[self.shards.by].name
             raise SettingError(

@@ -25,6 +25,7 @@ from sfumato.kernels.numba.ordering import sort_entries
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.privacy.clipping import clip_values
 from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.trust import ONE_OWNER, Trust
 from sfumato.privacy.units import PrivacyUnit, Public, Unit, parse_unit
 from sfumato.surface import either
 
@@ -36,12 +37,14 @@ class Protected:
     unit: PrivacyUnit
     public: Public
     local: int | None = None
+    trust: Trust = ONE_OWNER
 
     @classmethod
     def by(cls, privacy: Privacy, modes: Sequence[Mode]) -> Protected:
         """What was asked for, of a tensor with these modes."""
         unit = parse_unit(privacy.unit, [mode.name for mode in modes], privacy.max_entries)
-        return cls(unit, privacy.public, local_mode(privacy, unit, modes))
+        privacy.trust.check_unit(unit)
+        return cls(unit, privacy.public, local_mode(privacy, unit, modes), privacy.trust)
 
     def owners(self, names: Sequence[str]) -> list[str]:
         """The mode whose levels are people, of whom nothing may be read off the data; none or one."""

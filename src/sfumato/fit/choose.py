@@ -41,7 +41,7 @@ def make_facts(
     unit, public = protected.unit, protected.public
     check_labels(shape.modes, protected)
     known = public.entries if unit.hides_presence else entries
-    return Facts(shape, unit, bounds, known, public.spread, protected.local)
+    return Facts(shape, unit, bounds, known, public.spread, protected.local, protected.trust)
 
 
 def make_plan(
@@ -107,6 +107,7 @@ def choose(
     """
     from sfumato.fit.planner import forecast, multiplier, serves_factors
 
+    several = facts.trust.kind != "one owner"  # who can be asked for sums alone
     if isinstance(facts.unit, Value):
         from sfumato.fit.values import best_for_values
 
@@ -115,7 +116,8 @@ def choose(
     if isinstance(facts.unit, UnitValues) or budget.pure:
         return Choice("bias")
     if not serves_factors(facts, budget):  # everything is released, or no biases are wanted
-        return Choice("gradient" if facts.calm(multiplier(budget)) >= 0.5 else "bias")
+        quiet = not several and facts.calm(multiplier(budget)) >= 0.5
+        return Choice("gradient" if quiet else "bias")
     best = forecast(facts, budget, profile=profile, most=most).best
     return Choice(best.method, best.rank or None)
 

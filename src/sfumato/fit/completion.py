@@ -18,6 +18,7 @@ from sfumato.privacy.clipping import NotFiniteError
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
+from sfumato.privacy.trust import PROOF as SHARES_PROOF
 from sfumato.privacy.units import PrivacyUnit, Unit
 from sfumato.records import record
 from sfumato.sites.memory import Site
@@ -151,7 +152,9 @@ class Completion:
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        return self.solver.charges(self.facts)
+        """Of what a unit is charged; the solver's noise is that of sums over all sites."""
+        charged = self.facts.trust.charged
+        return tuple(Charge(c.label, charged(c.mechanism)) for c in self.solver.charges(self.facts))
 
     @property
     def rounds(self) -> int:
@@ -178,6 +181,7 @@ class Completion:
     def promise(self) -> Promise:
         solver, facts, unit = self.solver, self.facts, self.facts.unit
         owner = None if facts.local is None else facts.modes[facts.local].name
+        alone = facts.trust.kind == "one owner"
         return Promise(
             unit=str(unit),
             neighbours=unit.neighbours,
@@ -187,9 +191,10 @@ class Completion:
             owner=owner,
             method=solver.name,
             proven=solver.proven,
-            proof=solver.proof,
+            proof=solver.proof if alone else f"{solver.proof}, {SHARES_PROOF}",
             exact=solver.exact,
             assumptions=self._assumptions(owner),
+            trust=facts.trust.in_words(),
         )
 
     def _assumptions(self, owner: str | None) -> tuple[str, ...]:
@@ -198,7 +203,7 @@ class Completion:
             given.append(f"no two levels of {self.unit.mode} belong to the same one")
         if owner is not None:
             given.append(f"rows of {owner} are shown to their owners alone")
-        return (*given, *self.solver.assumes(self.facts))
+        return (*given, *self.facts.trust.assumptions, *self.solver.assumes(self.facts))
 
 
 def _released(facts: Facts, always: tuple[str, ...]) -> tuple[str, ...]:
@@ -235,6 +240,7 @@ def carry_out_private(
 ) -> PrivateFit:
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made."""
     engine.check_shape(plan.task.facts.shape)
+    engine.check_trust(plan.task.facts.trust)
     engine.check_adds_up(plan.task.solver, plan.task.facts)
     with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
         drawn = draw_all(plan, engine, reservation, progress)
@@ -266,11 +272,11 @@ def draw_all(
     Parameters that noise has driven out of range are a fit that diverged, wherever that shows: a search
     counts it as its worst run.
     """
-    solver = plan.task.solver
+    solver, trust = plan.task.solver, plan.task.facts.trust
 
     def answer(query: PrivateQuery) -> Any:
         engine.check(query)
-        return reservation.ask(lambda draw: engine.released(query, draw))
+        return reservation.ask(lambda draw: engine.released(query, draw, trust))
 
     try:
         state = solver.init(plan.run, plan.task.facts)

@@ -19,7 +19,7 @@ from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.caveats import REPORTED_DELTA, caveats
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, GaussianEvent
-from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.guarantee import HOLDER_IS_TRUSTED, Guarantee
 from sfumato.privacy.ledger import Charge, Ledger
 from sfumato.privacy.sampling import SAMPLERS
 from sfumato.privacy.units import AnyUnit
@@ -106,6 +106,7 @@ class Promise:
     owner: str | None = None
     cap: int | None = None
     tuning: str | None = None
+    trust: str = HOLDER_IS_TRUSTED
     claimed: float | None = None  # epsilon that a paper claims for the whole, where it is not accounted
 
 

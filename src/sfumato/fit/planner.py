@@ -24,6 +24,7 @@ from sfumato.fit.outlook import Outlook
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
+from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.solvers.private.alternating.settings import slopes
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
@@ -411,6 +412,7 @@ def expected(
     if method == "bias" and isinstance(budget, Budget):
         pure = prefers_laplace(outlook.facts, budget)
     noise = 1 / budget.epsilon if pure and isinstance(budget, Budget) else multiplier(budget)
+    noise *= outlook.facts.trust.excess(Laplace(noise) if pure else Gaussian(noise))
     if method == "constant":
         return expected_constant(outlook, PrivateConstant(noise, pure))
     if method == "bias":

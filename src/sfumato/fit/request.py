@@ -22,6 +22,7 @@ from sfumato.errors import SettingError
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.entropy import Entropy, Sampler
 from sfumato.privacy.sampling import SAMPLERS
+from sfumato.privacy.trust import ONE_OWNER, Trust
 from sfumato.privacy.units import AnyUnit, Public
 from sfumato.solvers.registry import METHODS, names
 from sfumato.surface import either, setting
@@ -50,6 +51,8 @@ class Privacy:
     public : what everyone knows where presence is protected; see :class:`Public`.
     ledger : file in which spending is recorded and adds up over fits; ``limit`` is what it may reach.
     seed : of the noise, for experiments that have to be repeatable; None for secret noise.
+    trust : who is trusted with what, where the data lie with several sites; see :class:`Trust`. Given
+        one tensor, the sites are played: it is cut into as many parts, each with noise of its own.
     sampler : who draws exact noise: "sfumato", or "opendp", which takes some 500 times as long and needs
         the extra ``sfumato[opendp]``.
     """
@@ -68,6 +71,7 @@ class Privacy:
     seed: int | None = None
     rho: float | None = None
     sampler: Sampler = "sfumato"
+    trust: Trust = ONE_OWNER
 
     def __post_init__(self) -> None:
         make_plain(self)
@@ -100,6 +104,7 @@ class Privacy:
         check_positive(**given(epsilon=self.epsilon, rho=self.rho))
         check_share(True, delta=self.delta)
         check_choice(tuple(SAMPLERS), sampler=self.sampler)
+        check_kind(Trust, "a Trust", trust=self.trust)
         self.entropy()  # OpenDP has to be there, and cannot be seeded
 
     def entropy(self) -> Entropy:
@@ -113,6 +118,11 @@ class Privacy:
         label = self.method if isinstance(self.method, str) else getattr(self.method, "name", "")
         rows = [row for row in METHODS if label == row.name or label in row.labels]
         return not rows or any(row.joint for row in rows)
+
+    def check_one_owner(self, what: str) -> None:
+        """Refuse sites of several owners, for what is not made for them."""
+        if self.trust.kind != "one owner":
+            raise SettingError(f"{what} is for one owner's data: leave {setting('trust')} out")
 
     @property
     def budget(self) -> Budget | ZCDP:

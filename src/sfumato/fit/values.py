@@ -62,7 +62,8 @@ def best_for_values(
     errors = {
         name: [expected(o, budget, name, 0).error for o in outlooks] for name, fits in simple if fits
     }
-    free = facts.local is None
+    # Values with noise are one holder's: sites of several owners are asked for sums.
+    free = facts.local is None and facts.trust.kind == "one owner"
     if free:
         rank, errors["input"] = _noisy_values(outlooks, _passed(facts, budget), most)
     if not errors:

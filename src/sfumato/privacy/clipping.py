@@ -87,15 +87,20 @@ class Clipped:
 
 def combine(parts: Sequence[Clipped]) -> Clipped:
     """The sum over holders of data, each unit's entries at one of them: its bound is that of each."""
+    check_same_question(parts)
     first, *others = parts
-    for other in others:
-        if other.bounds != first.bounds or other.shapes != first.shapes:
-            raise SettingError("holders of data have answered different questions: they do not add up")
     public = tuple(reduce(np.add, each) for each in zip(*(part.public for part in parts), strict=True))
     values = first.values
     for other in others:  # one after the other: what is too large for a sum is told before it overflows
         values = replace(first, values=values + other.values).values
     return replace(first, values=values, public=public)
+
+
+def check_same_question(parts: Sequence[Clipped]) -> None:
+    """That holders of data have answered with the same bounds, on the same grid."""
+    first, *others = parts
+    if any(other.bounds != first.bounds or other.shapes != first.shapes for other in others):
+        raise SettingError("holders of data have answered different questions: they do not add up")
 
 
 def rounded(

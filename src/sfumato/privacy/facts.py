@@ -14,6 +14,7 @@ from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.models.shape import Shape
 from sfumato.privacy.clipping import check_range
+from sfumato.privacy.trust import Trust
 from sfumato.privacy.units import PrivacyUnit, Unit
 from sfumato.records import record
 
@@ -45,6 +46,7 @@ class Facts:
     entries : how many entries there are, None where that is not public.
     public_spread : how far values lie from their mean, None where that is not public.
     local : the mode whose rows stay with their owners, None where everything is released.
+    trust : who is trusted with what, where the data lie with several sites.
     """
 
     shape: Shape
@@ -53,6 +55,7 @@ class Facts:
     entries: int | None = None
     public_spread: float | None = None
     local: int | None = None
+    trust: Trust = field(default_factory=Trust)
 
     # What follows from these, settled once.
     modes: tuple[Mode, ...] = _settled()
@@ -84,6 +87,7 @@ class Facts:
                 f"rows of {self.shape.modes[self.local].name!r} cannot stay with their owners: what is "
                 f"protected is {self.unit}"
             )
+        self.trust.check_unit(self.unit)
         whole_units, width = isinstance(self.unit, Unit), high - low
         entries = self.entries or _USUAL_ENTRIES * sum(sizes) / len(sizes)
         least = self.entries or _LEAST_ENTRIES * max(sizes)

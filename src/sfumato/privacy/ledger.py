@@ -16,6 +16,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,11 +28,12 @@ from sfumato.errors import BudgetError
 from sfumato.privacy.account import Account, Charged
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
-from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.clipping import Clipped, check_same_question
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event
 from sfumato.privacy.ledger_file import LedgerFile
-from sfumato.privacy.mechanisms import Mechanism, Noisy
+from sfumato.privacy.mechanisms import Mechanism, Noisy, NoisyShare
+from sfumato.privacy.trust import Trust
 from sfumato.privacy.units import AnyUnit
 from sfumato.records import record
 from sfumato.types import Array
@@ -66,6 +69,17 @@ class Draw:
         self._use()
         noisy: Noisy = self.mechanism.release(clipped, self._entropy)
         return replace(noisy, public=clipped.public)
+
+    def shares(self, parts: Sequence[Clipped], trust: Trust) -> NoisyShare:
+        """Statistics of some sites added up, each with the noise that a site draws under this trust."""
+        if not all(isinstance(part, Clipped) for part in parts):
+            raise TypeError("only what was clipped can be released")
+        check_same_question(parts)
+        self._use()
+        drawn: Any = trust.share_of(self.mechanism)
+        shares = (replace(drawn.share(part, self._entropy), public=part.public) for part in parts)
+        together: NoisyShare = reduce(add, shares)
+        return together
 
     def noise(self, number: int, bound: float, step: float) -> Array:
         """Whole steps of the mechanism's noise, for a kernel that adds them to numbers as it makes them.

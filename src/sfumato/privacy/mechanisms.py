@@ -56,7 +56,7 @@ class Noisy:
 @record
 @dataclass(frozen=True, eq=False)
 class NoisyShare:
-    """One site's sums with its share of the noise, or several sites' added up: no release by itself.
+    """One site's sums with its share of the noise, or several sites' added up.
 
     ``values`` are whole steps and stay so until the sum over all sites is :meth:`opened`: rounded to
     doubles before, their low digits would say more than their sum does. They are added modulo 2^64, as
@@ -118,10 +118,18 @@ class Laplace(Scaled):
         return sqrt(2) * self.noise_multiplier * bound
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        return self._noisy(clipped, entropy).opened()
+
+    def share(self, clipped: Clipped, entropy: Entropy) -> NoisyShare:
+        """The same in whole steps, to be added up with those of other sites."""
+        _check_adds_up(self._scale(clipped.l1, clipped.step) / clipped.step)
+        return self._noisy(clipped, entropy)
+
+    def _noisy(self, clipped: Clipped, entropy: Entropy) -> NoisyShare:
         if self.single and not clipped.single:
             raise SettingError("this mechanism is for data of which one coordinate changes")
         scale = self._scale(_finite(clipped.l1, "L1"), clipped.step)
-        return _released(clipped, "geometric", scale, self.deviation(clipped.l1), entropy)
+        return _with_noise(clipped, "geometric", scale, self.deviation(clipped.l1), entropy)
 
     def _scale(self, bound: float, step: float) -> float:
         """The grid's own law costs two steps more where it is accounted as a whole."""
@@ -199,7 +207,11 @@ class Gaussian(Scaled):
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
         scale = self.noise_multiplier * _finite(clipped.l2, "L2")
         scale = hypot(scale, _ROUNDING * clipped.step)
-        return _released(clipped, "gaussian", scale, self.deviation(clipped.l2), entropy)
+        return _with_noise(clipped, "gaussian", scale, self.deviation(clipped.l2), entropy).opened()
+
+    def share(self, clipped: Clipped, entropy: Entropy) -> NoisyShare:
+        """The same in whole steps, to be added up with those of other sites."""
+        return GaussianShare(self.noise_multiplier, 1).share(clipped, entropy)
 
 
 @record
@@ -236,7 +248,7 @@ class GaussianShare(Scaled):
         """Of this share alone."""
         return self.noise_multiplier * bound / sqrt(self.of)
 
-    def release(self, clipped: Clipped, entropy: Entropy) -> NoisyShare:
+    def share(self, clipped: Clipped, entropy: Entropy) -> NoisyShare:
         """Sums with this share, to be added up with those of others before anybody sees them.
 
         Nothing is cut off here: the sum of what was cut off is not what is left of the sum.
@@ -249,11 +261,7 @@ class GaussianShare(Scaled):
     def _steps(self, bound: float, step: float) -> float:
         """The scale of a share in steps of the grid; that of ``of`` together is the Gaussian's."""
         together = hypot(self.noise_multiplier * bound, _ROUNDING * step) * (1 + _HAIR) / step
-        if together > _MOST_SHARES:
-            raise SettingError(
-                f"noise of {self.noise_multiplier:.3g} times the bound is more than can be drawn in "
-                "shares: use a larger epsilon, or let every site add all the noise"
-            )
+        _check_adds_up(together)
         share = together / sqrt(self.of)
         if share < _LEAST_SHARE:
             raise SettingError(
@@ -420,7 +428,17 @@ def _finite(bound: float, norm: str) -> float:
     return bound
 
 
-def _released(clipped: Clipped, kind: Kind, scale: float, deviation: float, entropy: Entropy) -> Noisy:
+def _check_adds_up(steps: float) -> None:
+    """That what several sites draw can be added up in 64 bits."""
+    if steps > _MOST_SHARES:
+        raise SettingError(
+            f"noise of {steps:.3g} steps of the grid is more than sites can add up: use a larger epsilon"
+        )
+
+
+def _with_noise(
+    clipped: Clipped, kind: Kind, scale: float, deviation: float, entropy: Entropy
+) -> NoisyShare:
     """Numbers with exact noise on their grid.
 
     Where it is so large that no sum of as many entries as there can be shows in it, sums are left out:
@@ -430,7 +448,7 @@ def _released(clipped: Clipped, kind: Kind, scale: float, deviation: float, entr
     if steps > MOST_SCALE:
         coarser = 2.0 ** (frexp(steps)[1] - frexp(MOST_SCALE)[1] + 1)
         values, step, steps = np.zeros_like(values), step * coarser, steps / coarser
-    return Noisy(with_noise(values, DiscreteLaw(kind, steps), entropy) * step, deviation)
+    return NoisyShare(with_noise(values, DiscreteLaw(kind, steps), entropy), deviation, step)
 
 
 def _on_whole(clipped: Clipped, kind: Kind, scale: float, entropy: Entropy) -> Array:

@@ -8,9 +8,9 @@ kind               who adds noise                                          holds
 ``secure shares``  every site a share; the sum alone is ever opened        while few are lost or collude
 =================  ======================================================  ==========================
 
-A plan knows nothing of this: it is calibrated and charged as for one owner, and each site draws
-:meth:`Trust.share_of` what the plan lists, which has noise enough that all answers together cost no more
-than was charged. Proof: ``proofs/shares.md``.
+A solver knows nothing of this: its noise is that of a sum over all sites, wherever it is drawn. What a
+unit is charged is :meth:`Trust.charged`: the same with less noise, where every site adds all of it;
+and each site draws :meth:`Trust.share_of` what is charged. Proof: ``proofs/shares.md``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from sfumato.errors import SettingError
 from sfumato.privacy.guarantee import HOLDER_IS_TRUSTED
 from sfumato.privacy.mechanisms import (
     MOST_SITES,
-    DiscreteGaussian,
     Gaussian,
     GaussianShare,
-    Geometric,
     Laplace,
     Mechanism,
 )
@@ -36,7 +34,8 @@ from sfumato.records import record
 from sfumato.surface import setting
 
 TrustKind = Literal["one owner", "each site", "secure shares"]
-Additive = Laplace | Gaussian | Geometric | DiscreteGaussian  # noise on sums, of a known deviation
+Additive = Laplace | Gaussian  # noise on sums, of a known deviation
+PROOF = "proofs/shares.md"
 _LEAST_SITES = 3  # of secure shares: of two, each knows the other's part of a sum
 
 
@@ -132,8 +131,7 @@ class Trust:
         Its changes at m sites meet independent noise with ``each site``: Gaussian losses add up by their
         squares, others as they are. In one secure sum the changes themselves add up.
         """
-        gaussian = isinstance(mechanism, Gaussian | DiscreteGaussian)
-        if self.kind == "each site" and gaussian:
+        if self.kind == "each site" and isinstance(mechanism, Gaussian):
             return sqrt(self.sites_of_unit)
         return float(self.sites_of_unit)
 
@@ -161,6 +159,23 @@ class Trust:
         """Standard deviation of the noise in a sum over sites; over all of them unless told."""
         drawn = 1 if self.kind == "one owner" else self.sites if present is None else present
         return self.share_of(mechanism).deviation(bound) * sqrt(drawn)
+
+    def excess(self, mechanism: Mechanism) -> float:
+        """Noise in a sum over all sites, over that of what is charged for it."""
+        if self.kind == "one owner":
+            return 1.0
+        drawn = self.sites / (self.shares if self.kind == "secure shares" else 1)
+        return self.noise_factor(mechanism) * sqrt(drawn)
+
+    def charged(self, mechanism: Mechanism) -> Mechanism:
+        """What a unit is charged, where ``mechanism`` has the noise of a sum over all sites."""
+        if self.kind == "one owner":
+            return mechanism
+        if isinstance(mechanism, Additive):
+            noise = mechanism.noise_multiplier / self.excess(mechanism)
+            mechanism = replace(mechanism, noise_multiplier=noise)
+        self.share_of(mechanism)  # which refuses what sites cannot draw
+        return mechanism
 
     # -- in words -----------------------------------------------------------------------------------
 
@@ -196,3 +211,6 @@ class Trust:
             "which sites are lost depends neither on data nor on noise",
             "sites and whoever adds up do as agreed: sums that were made up are not noticed",
         )
+
+
+ONE_OWNER = Trust()

@@ -8,6 +8,12 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.kernels.numba.ordering import level_counts
 
 
+def dealt_by(tensor: SparseTensor, mode: int, number: int) -> list[SparseTensor]:
+    """Just so many tensors of the same modes, with as many levels of one of them each, or nearly."""
+    holder = tensor.coordinates[mode].astype(np.int64) * number // max(tensor.shape[mode], 1)
+    return [tensor.take(holder == part) for part in range(number)]
+
+
 def cut_by(tensor: SparseTensor, mode: int, number: int) -> list[SparseTensor]:
     """At most so many tensors of the same modes, with about as many entries each.
 

@@ -330,8 +330,8 @@ def prefers_laplace(facts: Facts, budget: Budget) -> bool:
     Where entries are the units an entry changes one number of each answer, which suits Laplace noise:
     for few questions and small epsilons it is less than the Gaussian noise that delta allows.
     """
-    if budget.pure:
-        return True
+    if budget.pure or facts.trust.kind == "secure shares":  # of which there are Gaussian ones alone
+        return budget.pure
     pure = PrivateBiases(1 / budget.epsilon, pure=True)
     gaussian = PrivateBiases(gaussian_multiplier(budget))
     known = pure._known(facts)
