@@ -54,7 +54,8 @@ _TYPES = {
 
 
 # Where records live. Other modules of the package, such as commands, are not imported for a message.
-_HOME = re.compile(r"(data|engines|fit|kernels|models|privacy|sites|solvers)(\.[a-z_]+)+\.[A-Za-z_]+")
+_HOMES = "data|engines|fit|kernels|models|owners|privacy|sites|solvers"
+_HOME = re.compile(rf"({_HOMES})(\.[a-z_]+)+\.[A-Za-z_]+")
 
 
 class WireError(SfumatoError, ValueError):

@@ -43,7 +43,7 @@ from sfumato.estimators.predicting import (
     values_with_own,
     within,
 )
-from sfumato.estimators.sources import Source, source_of
+from sfumato.estimators.sources import Described, Source, source_of
 from sfumato.fit.admit import Protected, public_modes
 from sfumato.fit.choose import OpenRank, make_facts, make_plan, open_ledger
 from sfumato.fit.completion import (
@@ -258,13 +258,13 @@ class TensorEstimator(Parametrised, ABC):
         promised = plan.guarantee(ledger, entropy)
         self.adopt(result, source, promised, facts.local)
 
-    def adopt(self, fit: PrivateFit, source: Source, guarantee: Guarantee, local: int | None) -> None:
+    def adopt(self, fit: PrivateFit, source: Described, guarantee: Guarantee, local: int | None) -> None:
         """Take over what a private fit or search has found."""
         self._keep(fit.model, fit.history, source)
         self.scatter_ = None  # that of the training data is not private
         self.guarantee_, self.local_, self.own_prior_ = guarantee, local, fit.own_prior
 
-    def _keep(self, model: Multilinear, history: tuple[Info, ...], source: Source) -> None:
+    def _keep(self, model: Multilinear, history: tuple[Info, ...], source: Described) -> None:
         self.model_ = model
         self.history_ = history
         self.modes_ = source.modes

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -25,6 +25,19 @@ from sfumato.privacy.units import Public, Unit
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by, dealt_by
 from sfumato.sites.shards import ShardSite
+
+
+class Described(Protocol):
+    """What a fitted estimator keeps of what it was fitted to."""
+
+    @property
+    def modes(self) -> tuple[Mode, ...]: ...
+
+    @property
+    def bounds(self) -> tuple[float, float] | None: ...
+
+    @property
+    def n_entries(self) -> int | None: ...
 
 
 class Source(ABC):

@@ -153,6 +153,21 @@ class Account:
             return [inf, *[0.0] * (len(events) - 1)]
         return None
 
+    def standing(self, fit: int) -> list[Event]:
+        """What was charged for a fit so far."""
+        return [charge.event for charge in self.charges if charge.fit == fit]
+
+    def admits_rest(self, events: Sequence[Event], fit: int) -> list[float] | None:
+        """What the draws of a fit that was broken off cost, those that stand included; None where the
+        rest would pass the limit, which others may have charged to since.
+        """
+        done = len(self.standing(fit))
+        if self.filter is None:
+            return [0.0] * len(events) if self.sum_within(self.limit, events[done:]) else None
+        costs = replace(self, charges=tuple(c for c in self.charges if c.fit < fit)).admits(events)
+        rest = 0.0 if costs is None else fsum(costs[done:])
+        return costs if rest == 0 or self.filter.allows(self.spent + rest) else None
+
     def share_of(self, events: Sequence[Event]) -> float:
         """The part of the limit that a next fit takes, by the filter."""
         kept = self.filter

@@ -164,25 +164,34 @@ class Ledger:
 
     @contextmanager
     def reserve(
-        self, charges: Sequence[Charge], entropy: Entropy, *, proven: bool = True
+        self,
+        charges: Sequence[Charge],
+        entropy: Entropy,
+        *,
+        proven: bool = True,
+        fit: int | None = None,
     ) -> Iterator[Reservation]:
         """The charges of one fit, checked against the limit as a whole before any is drawn.
 
         Charges that are only claimed (``proven=False``) or whose noise is seeded are recorded as
-        doubtful: a sum that they are part of promises nothing.
+        doubtful: a sum that they are part of promises nothing. ``fit`` goes on with one that was broken
+        off: its charges that stand are not recorded again.
         """
         if self._reserved:
             raise BudgetError("another fit is charging to this ledger; try again when it has ended")
         self._reserved = True
         try:
             with self._opened() as append:
-                costs = self._admitted([charge.mechanism.event for charge in charges], append)
-                number, doubtful = self.fits + 1, not proven or entropy.seeded
+                events = [charge.mechanism.event for charge in charges]
+                standing = 0 if fit is None else self._standing(events, fit)
+                costs = self._admitted(events, append, fit if standing else None)
+                number, doubtful = fit or self.fits + 1, not proven or entropy.seeded
                 planned = [
                     Charged(number, charge.label, charge.mechanism.event, doubtful, cost)
                     for charge, cost in zip(charges, costs, strict=True)
                 ]
-                reservation = Reservation(charges, entropy, self._recorder(planned, append))
+                recorder = self._recorder(planned, append)
+                reservation = Reservation(charges, entropy, recorder, number, standing)
                 try:
                     yield reservation
                 finally:
@@ -190,10 +199,22 @@ class Ledger:
         finally:
             self._reserved = False
 
-    def _admitted(self, events: list[Event], append: _Append | None) -> list[float]:
+    def _standing(self, events: list[Event], fit: int) -> int:
+        """How many charges of a fit that was broken off stand."""
+        standing = self.account.standing(fit)
+        if standing != events[: len(standing)] or (not standing and fit <= self.fits):
+            raise BudgetError(
+                f"fit {fit} of {self.path or 'this ledger'} was charged for other draws: it cannot be "
+                "gone on with. Begin anew"
+            )
+        return len(standing)
+
+    def _admitted(
+        self, events: list[Event], append: _Append | None, fit: int | None = None
+    ) -> list[float]:
         """What each draw costs, if all of them stay within the limit; a new file then has its header."""
         begun = self.account.begun(events)
-        costs = begun.admits(events)
+        costs = begun.admits(events) if fit is None else begun.admits_rest(events, fit)
         # A limit that this file was not begun with is kept for fits that were planned in advance.
         if costs is None or (begun.limit is None and not begun.sum_within(self.limit, events)):
             raise BudgetError(self._refusal(events, begun))
@@ -218,12 +239,11 @@ class Ledger:
             f"{filtered}. Nothing was drawn: use a smaller epsilon, or a ledger with a larger limit"
         )
 
-    def _recorder(self, planned: list[Charged], append: _Append | None) -> Callable[[Charge], None]:
-        """Records the planned charges one after the other."""
-        left = iter(planned)
+    def _recorder(self, planned: list[Charged], append: _Append | None) -> Callable[[int], None]:
+        """Records a planned charge by its place."""
 
-        def record(_charge: Charge) -> None:
-            charged = next(left)
+        def record(place: int) -> None:
+            charged = planned[place]
             if append is not None:
                 append(charged.to_json(self.account.format))
             self.account = self.account.charged(charged)
@@ -262,10 +282,17 @@ class Reservation:
     """The charges of one fit, in the order in which they are to be drawn, by this process alone."""
 
     def __init__(
-        self, charges: Sequence[Charge], entropy: Entropy, record: Callable[[Charge], None]
+        self,
+        charges: Sequence[Charge],
+        entropy: Entropy,
+        record: Callable[[int], None],
+        fit: int = 0,
+        standing: int = 0,
     ) -> None:
+        self.fit = fit  # its number in the ledger
         self._entropy, self._record = entropy, record
-        self._left = list(reversed(charges))
+        self._standing = standing  # charges that were recorded before this reservation
+        self._charges, self._place = tuple(charges), 0
         self._closed = False
         self._process = os.getpid()
 
@@ -274,15 +301,20 @@ class Reservation:
         _check_process(self._process)
         if self._closed:
             raise BudgetError("this reservation has ended")
-        if not self._left:
+        if self._place == len(self._charges):
             raise BudgetError("every charge of the plan has been drawn")
-        charge = self._left.pop()
+        place, self._place = self._place, self._place + 1
         try:
-            self._record(charge)
+            if place >= self._standing:
+                self._record(place)
         except BaseException:
             self.close()  # half a line may have been written, which only the next opening removes
             raise
-        return question(Draw(charge, self._entropy))
+        return question(Draw(self._charges[place], self._entropy))
+
+    def skip(self) -> None:
+        """Pass over the next draw, which is not made: it is not charged, unless it was before."""
+        self._place += 1
 
     def close(self) -> None:
         self._closed = True

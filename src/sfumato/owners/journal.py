@@ -1,0 +1,141 @@
+"""Journals: what was answered or added up, on disk before anybody hears of it.
+
+A file of messages (:mod:`sfumato.wire`), each with its length and digest, that is only ever appended
+to, by one process at a time. Whatever is in it may have been sent; whatever is not was not: a last
+message that was cut off is removed. So a process that was killed and starts anew says the same again, to
+the last byte, and draws no noise twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sfumato.checks import as_path
+from sfumato.data.io.folders import sync
+from sfumato.errors import DataError
+from sfumato.wire import WireError, from_wire, to_wire
+
+_MAGIC = b"sfumato journal 1\n"
+_HEAD = 8 + 32  # bytes before a message: its length and its digest
+
+
+class Journal:
+    """A file of plain data. Whatever is wrong with it is a :class:`DataError` in words."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = as_path("journal", path).absolute()
+        self._descriptor = -1
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new = not self.path.exists()
+            # Of the owner alone: it holds what a site knows.
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            _lock(self._descriptor, self.path)
+            self.entries = self._read()
+            if new:
+                sync(self.path.parent)
+        except OSError as error:
+            self.close()
+            raise DataError(
+                f"the journal {self.path} cannot be used: {error.strerror or error}"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self) -> list[Any]:
+        """All messages; a last one that was cut off is taken off the file."""
+        content = self.path.read_bytes()
+        if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
+            raise DataError(f"{self.path} is no journal; it was left as it is")
+        if len(content) < len(_MAGIC):
+            os.ftruncate(self._descriptor, 0)
+            self._write(_MAGIC)
+            return []
+        entries, end = [], len(_MAGIC)
+        for start, message in _messages(content):
+            try:
+                entries.append(from_wire(message))
+            except WireError as error:
+                raise self._damaged() from error
+            end = start + _HEAD + len(message)
+        if end < len(content):
+            left = content[end:]
+            size = int.from_bytes(left[:8], "little") if len(left) >= 8 else len(content)
+            if len(left) >= _HEAD + size and not _only_the_end(left, size):
+                raise self._damaged()
+            os.ftruncate(self._descriptor, end)
+        return entries
+
+    def _damaged(self) -> DataError:
+        return DataError(
+            f"the journal {self.path} is damaged: what was answered is unknown, so that nothing more "
+            "can be. Begin a new study"
+        )
+
+    def append(self, plain: Any) -> None:
+        """On disk when it returns."""
+        message = to_wire(plain)
+        self._write(len(message).to_bytes(8, "little") + sha256(message).digest() + message)
+        self.entries.append(plain)
+
+    def _write(self, content: bytes) -> None:
+        try:
+            written = 0
+            while written < len(content):
+                written += os.write(self._descriptor, content[written:])
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self.close()  # half a message may be there, which the next opening removes
+            raise DataError(
+                f"the journal {self.path} could not be written ({error.strerror or error}), so nothing "
+                "was sent: make room and start again"
+            ) from error
+
+    def of(self, kind: type) -> list[Any]:
+        """The entries of a kind, in order."""
+        return [entry for entry in self.entries if isinstance(entry, kind)]
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _messages(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Whole messages with where they start, as far as they are as they were written."""
+    at = len(_MAGIC)
+    while at + _HEAD <= len(content):
+        size = int.from_bytes(content[at : at + 8], "little")
+        message = content[at + _HEAD : at + _HEAD + size]
+        if len(message) < size or sha256(message).digest() != content[at + 8 : at + _HEAD]:
+            return
+        yield at, message
+        at += _HEAD + size
+
+
+def _only_the_end(left: bytes, size: int) -> bool:
+    """Whether what is damaged is the last message: written in part when the machine went down."""
+    return len(left) == _HEAD + size
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Keep a second process from answering for the same site."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DataError(f"{path} is in use: another process answers for this site") from error
