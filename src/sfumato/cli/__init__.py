@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from sfumato import __version__
-from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show, sign
+from sfumato.cli import audit, complete, couple, plan, predict, reproduce, show, sign, study
 from sfumato.cli.command import example, repeat_flags
 from sfumato.cli.interrupt import heard_at_once
 from sfumato.errors import OldFormatWarning, PrivacyWarning, SfumatoError
@@ -112,3 +112,8 @@ for _command in (
     show.demo,
 ):
     _command.register(app)
+
+_study = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+for _command in study.COMMANDS:
+    _command.register(_study)
+app.add_typer(_study, name="study", help="Fits between owners who do not pool their data.")
