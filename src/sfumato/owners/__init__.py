@@ -1,0 +1,1 @@
+"""Fits between owners who do not trust each other."""
