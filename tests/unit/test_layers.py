@@ -11,6 +11,7 @@ LONGEST = 500  # lines
 
 SAME_NAME = {
     "audit.py": "auditing a fit, and the command that does it",
+    "cells.py": "cells of tables, and FLARE's, which is its word for who sends and gets messages",
     "completion.py": "completions as they are carried out and as people call them",
     "components.py": "models of the power method, and folders that they are kept in",
     "coupled.py": "coupled models, where their data are held, their folders, and what people call",
