@@ -38,6 +38,9 @@ from sfumato.estimators.coupled import Coupled as Coupled
 from sfumato.estimators.loading import load as load
 from sfumato.estimators.power import PowerMethod as PowerMethod
 from sfumato.estimators.search import PrivateSearch as PrivateSearch
+from sfumato.estimators.studies import lead as lead
+from sfumato.estimators.studies import make_study as make_study
+from sfumato.estimators.studies import take_part as take_part
 from sfumato.estimators.validation import cross_validate as cross_validate
 from sfumato.fit.model_order import choose_rank as choose_rank
 from sfumato.fit.request import Privacy as Privacy
@@ -45,6 +48,7 @@ from sfumato.models.components import Matching as Matching
 from sfumato.models.components import match_components as match_components
 from sfumato.models.multilinear import CPModel as CPModel
 from sfumato.models.multilinear import TuckerModel as TuckerModel
+from sfumato.owners.study import Study as Study
 from sfumato.privacy.account import read_ledger as read_ledger
 from sfumato.privacy.budgets import ZCDP as ZCDP
 from sfumato.privacy.budgets import Budget as Budget

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -13,6 +15,8 @@ from sfumato.errors import DataError, MissingExtraError, SettingError
 from sfumato.fit.completion import carry_out, carry_out_private, training_rmse
 from sfumato.fit.plan import Plan
 from sfumato.models.shape import Shape
+from sfumato.owners.hub import InProcess
+from sfumato.owners.participant import Participant
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
@@ -100,6 +104,32 @@ def test_private_fits_have_the_same_bits(engine, way):
     np.testing.assert_array_equal(found.model.rows, expected.model.rows)
     np.testing.assert_array_equal(found.model.biases, expected.model.biases)
     assert found.history == expected.history
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
+def test_private_fits_between_owners_have_the_same_bits(way, tmp_path):
+    """Noise once, at the leader; each site works out the questions by itself."""
+    rank = way[3]
+    labels = {"user": range(USERS), "item": range(ITEMS)}
+    asked = replace(
+        privacy(*way[:3]), public=sf.Public(entries=300, labels=labels), trust=sf.Trust("one owner", 3)
+    )
+    names = ("a", "b", "c")
+    study = sf.make_study(
+        sf.CP(rank, privacy=asked), ["user", "item"], names, bounds=(1.0, 5.0), entries=300
+    )
+    expected = sf.CP(rank, privacy=replace(asked, trust=sf.Trust())).fit(ratings())
+    with ExitStack() as stack:
+        sites = {
+            name: stack.enter_context(Participant(study, name, part, tmp_path / name))
+            for name, part in zip(names, cut_by(ratings(), 0, 3), strict=True)
+        }
+        found = sf.lead(study, InProcess(sites), tmp_path / "lead", seed=1)
+    assert (
+        found.release_files(force=True)["model.safetensors"]
+        == expected.release_files(force=True)["model.safetensors"]
+    )
+    assert found.history_ == expected.history_
 
 
 def test_open_fits_agree_to_rounding(engine):
@@ -201,7 +231,7 @@ def shards(tmp_path):
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
 def test_a_fit_of_shards_releases_what_one_of_the_tensor_does(shards, way):
-    unit, local, method, rank = way
+    rank = way[3]
     asked = privacy(unit, local, method)
     expected = sf.CP(rank, privacy=asked).fit(ratings()).release_files(force=True)
     for source in (shards, shards.folder, str(shards.folder)):

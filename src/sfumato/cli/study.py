@@ -129,7 +129,9 @@ def plan(
     say_what_was_written(screen, list(kits.values()))
     leader, first = list(kits.values())[:2]
     screen.print("next, everybody in their own place:", soft_wrap=True)
-    screen.print(f"  sfumato study serve {first} DATA.csv --value COLUMN --out {first.name}", soft_wrap=True)
+    screen.print(
+        f"  sfumato study serve {first} DATA.csv --value COLUMN --out {first.name}", soft_wrap=True
+    )
     screen.print(f"  sfumato study lead {leader} --out {leader.name}", soft_wrap=True)
 
 
@@ -138,7 +140,9 @@ def _sites(given: list[str]) -> tuple[tuple[str, ...], dict[str, int]]:
     pairs = [text.partition("=") for text in given]
     names = tuple(name for name, _, _ in pairs)
     numbered = [number for _, sign, number in pairs if sign]
-    if numbered and (len(numbered) < len(pairs) or not all(n.isascii() and n.isdigit() for n in numbered)):
+    if numbered and (
+        len(numbered) < len(pairs) or not all(n.isascii() and n.isdigit() for n in numbered)
+    ):
         raise typer.BadParameter(
             "give every site its number of owners, as in north=2000 south=900, or none of them",
             param_hint="--site",

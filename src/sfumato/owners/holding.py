@@ -98,9 +98,7 @@ def _check_shards(study: Study, shards: Shards) -> None:
                 "labels=..., the same as the study's, in their order"
             )
     if shards.bounds != facts.bounds or shards.dtype != np.dtype(facts.shape.dtype):
-        raise DataError(
-            f"make the shards with bounds={facts.bounds} and dtype={facts.shape.dtype!r}"
-        )
+        raise DataError(f"make the shards with bounds={facts.bounds} and dtype={facts.shape.dtype!r}")
     if together is not None and shards.by != together:
         raise DataError(f"make the shards with by={facts.modes[together].name!r}")
     if isinstance(facts.unit, Unit) and facts.unit.max_entries is not None:

@@ -210,10 +210,12 @@ class OwnersEngine(Engine):
         """What is released of a round; of one that was added up before, what was."""
         self.check(query)
         number, self._asked = self._asked, self._asked + 1
-        if number < len(self._released):
-            return self._released[number]
         if not isinstance(query, SumQuery):
             raise SettingError(f"a {type(query).__name__} does not add up over sites")
+        if number < len(self._released):
+            if trust.kind == "one owner":  # so that seeded noise goes on where it was
+                draw.release(query.clipped(self._nobody))
+            return self._released[number]
         noisy = self._added_up(number, query, draw, trust)
         self._journal.append(Released(number, noisy))
         self._released.append(noisy)
@@ -404,6 +406,7 @@ def lead(
     with Journal(Path(folder) / JOURNAL) as journal:
         engine = OwnersEngine(study, hub, journal, patience, watch)
         ledger, entropy = ledger or Ledger(study.facts.unit), entropy or Entropy()
+        entropy.public_seed()  # that of a cap in one process: seeded noise is the same then
         fit = engine.led(ledger.fits + 1)
         engine.gather()
         standing = fit if ledger.account.standing(fit) else None
