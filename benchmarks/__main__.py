@@ -23,6 +23,8 @@ PARTS = (
     "coupled",
     "memory",
     "shards",
+    "owners",
+    "rounds",
     "compile",
     "startup",
     "ledger",

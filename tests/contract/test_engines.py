@@ -231,7 +231,7 @@ def shards(tmp_path):
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
 def test_a_fit_of_shards_releases_what_one_of_the_tensor_does(shards, way):
-    rank = way[3]
+    unit, local, method, rank = way
     asked = privacy(unit, local, method)
     expected = sf.CP(rank, privacy=asked).fit(ratings()).release_files(force=True)
     for source in (shards, shards.folder, str(shards.folder)):
