@@ -40,6 +40,34 @@ def is_record(plain: Any) -> bool:
     return KINDS.get(name_of(type(plain))) is type(plain)
 
 
+def alike(first: Any, second: Any, tolerance: float) -> bool:
+    """Whether two pieces of plain data are equal but for what other processors round differently.
+
+    Numbers may differ by the tolerance, over the largest of their array; all else has to be equal.
+    """
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, np.ndarray):
+        if first.dtype != second.dtype or first.shape != second.shape:
+            return False
+        if first.dtype.kind != "f":
+            return bool((first == second).all())
+        apart, largest = np.abs(first - second), np.abs(first).max(initial=0.0)
+        return bool((apart <= tolerance * largest).all()) or same(first, second)
+    if is_record(first):
+        return alike(parts_of(first), parts_of(second), tolerance)
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(
+            alike(first[key], second[key], tolerance) for key in first
+        )
+    if isinstance(first, tuple | list):
+        pairs = zip(first, second, strict=False)
+        return len(first) == len(second) and all(alike(*pair, tolerance) for pair in pairs)
+    if isinstance(first, float):
+        return abs(first - second) <= tolerance * abs(first) or same(first, second)
+    return same(first, second)
+
+
 def same(first: Any, second: Any) -> bool:
     """Whether two pieces of plain data are equal to the last bit; what is not a number equals itself."""
     if first is second:

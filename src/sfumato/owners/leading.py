@@ -39,6 +39,7 @@ from sfumato.owners.messages import (
     ROUND,
     Begin,
     Begun,
+    Differs,
     End,
     Ended,
     Join,
@@ -143,6 +144,7 @@ class OwnersEngine(Engine):
         self._least = self._checked_least()
         self._asked = 0  # rounds, in this process
         self._told: dict[str, int] = {}  # rounds whose release a site knows
+        self._differs: set[str] = set()  # who comes to other bits, and is sent what the leader has
         self._away: set[str] = set()  # who was lost, and is not waited for
         self._nobody = Site(_empty(study), 1)
         self._restart()
@@ -222,7 +224,7 @@ class OwnersEngine(Engine):
         return noisy
 
     def _added_up(self, number: int, query: SumQuery, draw: Draw, trust: Trust) -> Noisy:
-        given = self._collect(number, digest_of(query))
+        given = self._collect(number, query)
         nothing = query.clipped(self._nobody)
         _check_alike(given, nothing)
         if number not in self._over:
@@ -236,21 +238,25 @@ class OwnersEngine(Engine):
             together = replace(together, values=self._unmasked(number, given))
         return together.opened()
 
-    def _collect(self, number: int, question: str) -> dict[str, Any]:
+    def _collect(self, number: int, query: SumQuery) -> dict[str, Any]:
         """The answers of a round: of all sites, or of those that it was begun with."""
         self._welcome_back()
         wanted = self._over.get(number, self.sites)
         least = len(wanted) if number in self._over else self._least
 
+        question = digest_of(query)
+
         def messages(names: Sequence[str]) -> dict[str, bytes]:
-            return {name: self._round_for(name, number, question) for name in names}
+            return {name: self._round_for(name, number, question, query) for name in names}
 
         kind = _KINDS[self.study.facts.trust.kind]
         return self._insist(ROUND, messages, kind, number, wanted, least)
 
-    def _round_for(self, name: str, number: int, question: str) -> bytes:
+    def _round_for(self, name: str, number: int, question: str, query: SumQuery) -> bytes:
         first = min(self._told.get(name, 0), number)
-        return to_wire(Round(number, first, tuple(self._released[first:number]), question))
+        parameters = query if name in self._differs else None
+        released = tuple(self._released[first:number])
+        return to_wire(Round(number, first, released, question, parameters))
 
     def _unmasked(self, number: int, given: Mapping[str, Masked]) -> Array:
         """The sum behind masked answers. Every site in it has to help: there is no sum over fewer."""
@@ -286,10 +292,10 @@ class OwnersEngine(Engine):
             self._take(answers, kind, number, given)
             waiting = self._waited_for(names, given, needed)
             behind = any(name in answers.given for name in waiting)  # and is told more at once
+            if waiting and time.monotonic() >= end:
+                self._away |= set(waiting)
+                break
             if waiting and not behind:
-                if time.monotonic() >= end:
-                    self._away |= set(waiting)
-                    break
                 self._tell(number, waiting)
                 time.sleep(min(_AGAIN, max(0.0, end - time.monotonic())))
         if len(given) < needed:
@@ -316,8 +322,11 @@ class OwnersEngine(Engine):
 
     def _take(self, answers: Answers, kind: type, number: int, given: dict[str, Any]) -> None:
         for name, answer in answers.given.items():
-            said = read(answer, kind | Joined)
+            said = read(answer, kind | Joined | Differs)
             self._away.discard(name)
+            if isinstance(said, Differs):
+                self._differs.add(name)
+                continue
             if isinstance(said, Joined):
                 self._told[name] = said.updated
                 if kind is not Joined:  # restarted: it has to be told more, and asked again
@@ -342,18 +351,19 @@ class OwnersEngine(Engine):
         """Rows of owners stay at their sites: the leader's are none."""
         return model
 
-    def end(self, model: Multilinear) -> None:
+    def end(self, model: Multilinear, prior: OwnPrior | None) -> None:
         """Tell sites what came of it; each solves its own rows then."""
-        digest, rounds = digest_of(model), len(self.study.plan.charges)
+        digest, rounds = digest_of((model, prior)), len(self.study.plan.charges)
 
         def messages(names: Sequence[str]) -> dict[str, bytes]:
-            first = {name: min(self._told.get(name, 0), rounds) for name in names}
-            return {
-                name: to_wire(End(first[name], tuple(self._released[first[name] :]), digest))
-                for name in names
-            }
+            return {name: self._end_for(name, digest, (model, prior)) for name in names}
 
         self._insist(END, messages, Ended, rounds - 1, least=self._least)
+
+    def _end_for(self, name: str, digest: str, made: tuple[Multilinear, OwnPrior | None]) -> bytes:
+        first = min(self._told.get(name, 0), len(self._released))
+        parameters = made if name in self._differs else None
+        return to_wire(End(first, tuple(self._released[first:]), digest, parameters))
 
     def forget(self) -> None:
         """There is nothing that a leader could make them forget."""
@@ -411,5 +421,5 @@ def lead(
         engine.gather()
         standing = fit if ledger.account.standing(fit) else None
         made = carry_out_private(study.plan, engine, ledger, entropy, progress, standing)
-        engine.end(made.model)
+        engine.end(made.model, made.own_prior)
     return made, study.plan.guarantee(ledger, entropy)

@@ -6,7 +6,8 @@ topic      a site is told                                              and answe
 ``join``   which study                                                 what round it has reached
 ``begin``  public keys of all sites, where sums are secure             that it has them
 ``round``  what was released of earlier rounds, and the digest of the  its sums, as the trust says:
-           question that the leader works out from it                  plain, noisy, or masked too
+           question that the leader works out from it                  plain, noisy, or masked too;
+                                                                       or that it comes to other bits
 ``open``   which sites are in the sum of a round                       keys of masks to take off
 ``end``    the last releases, and the digest of the model              that it has the same
 =========  ==========================================================  ===========================
@@ -68,6 +69,13 @@ class Round:
     first: int
     released: tuple[Noisy, ...]
     question: str  # digest
+    parameters: Any = None  # the leader's own question, for whoever rounds otherwise
+
+
+@record
+@dataclass(frozen=True)
+class Differs:
+    """A site comes to other bits than the leader's: nothing was answered or charged."""
 
 
 @record
@@ -97,6 +105,7 @@ class End:
     first: int
     released: tuple[Noisy, ...]
     model: str  # digest
+    parameters: Any = None  # the leader's own model, for whoever rounds otherwise
 
 
 @record

@@ -36,6 +36,7 @@ from sfumato.owners.messages import (
     ROUND,
     Begin,
     Begun,
+    Differs,
     End,
     Ended,
     Join,
@@ -54,10 +55,11 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Draw, Ledger, Reservation
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.records import record
-from sfumato.solvers.protocol import SumQuery
+from sfumato.records import alike, record
+from sfumato.solvers.protocol import Finished, SumQuery
 from sfumato.wire import to_wire
 
+ROUNDING = 1e-9  # by which numbers may differ where processors round otherwise, over the largest
 LEDGER, JOURNAL = "ledger.jsonl", "journal"  # files of a site's folder
 
 
@@ -161,6 +163,7 @@ class Participant:
         self._solver, self._run = plan.task.solver, replace(plan.run, threads=threads)
         self._state, self._updated = self._solver.init(self._run, self.study.facts), 0
         self._masks: Masks | None = None
+        self._finished = False  # whether what comes after the last round is done
         for keys in self._journal.of(Begin):
             self._masks = Masks(self.name, self._secret, keys.keys, self.study.digest)
 
@@ -258,7 +261,7 @@ class Participant:
         self._masks = masks
         return Begun()
 
-    def _round(self, message: bytes) -> Sums | Joined:
+    def _round(self, message: bytes) -> Sums | Joined | Differs:
         asked: Round = read(message, Round)
         answers = {entry.number: entry.reply for entry in self._journal.of(Answered)}
         rounds = len(self.study.plan.charges)
@@ -274,11 +277,9 @@ class Participant:
         self._update(asked.first, asked.released, asked.number)
         query = self._solver.ask(self._state)
         if digest_of(query) != asked.question:
-            raise RefusedError(
-                f"{self.name} and the leader work out different questions for round "
-                f"{asked.number + 1:,}: other processors, or libraries, round otherwise. Nothing was "
-                "answered or charged"
-            )
+            if asked.parameters is None:
+                return Differs()
+            query = self._adopted(query, asked.parameters, f"questions for round {asked.number + 1:,}")
         if asked.number in answers:
             return answers[asked.number]  # type: ignore[no-any-return]
         reply = self._answer(query, asked.number)
@@ -348,24 +349,39 @@ class Participant:
             self._state, _ = self._solver.update(self._state, noisy)
             self._updated += 1
 
-    def _end(self, message: bytes) -> Ended | Joined:
+    def _adopted(self, own: Any, theirs: Any, what: str) -> Any:
+        """What the leader has come to, where this site would have come to the same but for rounding.
+
+        Other processors add up in other orders. What is adopted is a function of released numbers either
+        way, and what a question clips to it clips to with its own numbers.
+        """
+        if not alike(own, theirs, ROUNDING):
+            raise RefusedError(
+                f"{self.name} and the leader work out different {what}: more than other processors "
+                "would explain. See that everybody has the same versions of libraries. Nothing was "
+                "answered or charged"
+            )
+        return theirs
+
+    def _end(self, message: bytes) -> Ended | Joined | Differs:
         told: End = read(message, End)
         plan = self.study.plan
         if told.first > self._updated:
             return self._standing()
         self._update(told.first, told.released, len(plan.charges))
         if self.made is None:
-            for _ in range(plan.task.rounds - len(plan.charges)):
-                self._state, _ = self._solver.update(self._state, None)
+            if not self._finished:
+                for _ in range(plan.task.rounds - len(plan.charges)):
+                    self._state, _ = self._solver.update(self._state, None)
+                self._finished = True
             made = self._solver.finish(self._state)
-            self._made_digest = digest_of(made.model)
+            if digest_of(_model_of(made)) != told.model:
+                if told.parameters is None:
+                    return Differs()
+                model, prior = self._adopted(_model_of(made), told.parameters, "models")
+                made = replace(made, model=model, own_prior=prior)
             self.made = PrivateFit(
                 self._with_own_rows(made.model, made.own_prior), (), made.own_prior, made.posterior
-            )
-        if self._made_digest != told.model:
-            raise RefusedError(
-                f"{self.name} and the leader come to different models from the same releases: other "
-                "processors, or libraries, round otherwise"
             )
         return Ended()
 
@@ -402,3 +418,8 @@ class Participant:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _model_of(made: Finished[Multilinear]) -> tuple[Multilinear, OwnPrior | None]:
+    """What a site needs of a release to solve its own rows."""
+    return made.model, made.own_prior

@@ -1,4 +1,4 @@
-"""``sfumato study``: what is planned, shown and refused; the rest is for tests of owners in processes."""
+"""``sfumato study``: what is planned, shown and refused; the rest is for tests of owners by process."""
 
 import re
 

@@ -1,6 +1,6 @@
 """Studies: what is agreed on, what sites refuse, and what each of them ends with."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -224,7 +224,7 @@ def test_sites_do_nothing_but_what_the_study_says(tmp_path):
             ("round", Round(99, 0, (), ""), "no round 100"),
             ("round", Round(0, 0, (noisy,), ""), "was sent those of rounds 1 to 1"),
             ("round", Round(1, -1, (noisy, noisy), ""), "was sent those of rounds 0 to 1"),
-            ("round", Round(0, 0, (), "00"), "different questions for round 1"),
+            ("round", Round(0, 0, (), "00", noisy), "different questions for round 1"),
             ("open", Open(0, SITES), "has masked nothing"),
             ("end", End(0, (), "00"), "was sent those of"),
         ):
@@ -238,31 +238,38 @@ def test_sites_do_nothing_but_what_the_study_says(tmp_path):
     )
 
 
-def test_other_questions_than_the_leaders_stop_before_anything_is_charged(tmp_path):
-    """As where processors round otherwise: a site that has gone another way says so."""
-    study = study_of("each site")
-    with Sites(study, tmp_path) as sites:
-        solver = type(sites.running["south"]._solver)
-        real = solver.update
+def rounding_otherwise(participant, by):
+    """Make a site work out other bits, as other processors would."""
+    solver = type(participant._solver)
 
-        def rounds_otherwise(self, state, released):
+    class Other(solver):
+        def update(self, state, released):
             if released is not None:
-                released = replace(released, values=released.values * (1 + 2**-50))
-            return real(self, state, released)
+                released = replace(released, values=released.values * (1 + by))
+            return super().update(state, released)
 
-        class Other(solver):
-            update = rounds_otherwise
+    settings_of = {f.name: getattr(participant._solver, f.name) for f in fields(solver) if f.init}
+    participant._solver = Other(**settings_of)
 
-        south = sites.running["south"]
-        south._solver = Other(
-            **{
-                f: getattr(south._solver, f)
-                for f in ("noise", "pure", "shares")
-                if hasattr(south._solver, f)
-            }
-        )
+
+def test_sites_that_round_otherwise_take_over_the_leaders_bits(tmp_path):
+    """And end with the same release; what they are sent was made from released numbers."""
+    study = study_of("each site")
+    with Sites(study, tmp_path / "sites") as sites:
+        rounding_otherwise(sites.running["south"], 2.0**-50)
+        model = lead(study, sites.hub, tmp_path / "lead")
+        south = own_estimator(sites.running["south"])
+        charges = {name: len(each._ledger.events) for name, each in sites.running.items()}
+    assert set(charges.values()) == {len(study.plan.charges)}
+    assert np.array_equal(south.model_.mode_biases[1], model.model_.mode_biases[1])
+
+
+def test_sites_that_come_to_something_else_stop_before_anything_is_charged(tmp_path):
+    study = study_of("each site")
+    with Sites(study, tmp_path / "sites") as sites:
+        rounding_otherwise(sites.running["south"], 1e-4)
         with pytest.raises(
-            RefusedError, match=r"south.*different questions.*Nothing was answered or charged"
+            RefusedError, match=r"south.*different questions.*Nothing was answered or ch"
         ):
             lead(study, sites.hub, tmp_path / "lead")
         charges = {name: len(each._ledger.events) for name, each in sites.running.items()}
