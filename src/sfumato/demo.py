@@ -34,7 +34,6 @@ def run_demo(
     console: Console,
     *,
     ratings: SparseTensor | None = None,
-    rank: int = 3,
     epsilons: Sequence[float] = EPSILONS,
 ) -> list[Curve]:
     """Fit invented ratings within a row of budgets; write the picture and one model to ``out``."""
@@ -43,12 +42,12 @@ def run_demo(
     console.print(f"Invented ratings from 1 to 5 of items by users on days: {_in_words(tensor)}.")
     console.print(f"A fifth of them is held out: {test.n_entries:,} that no fit sees.\n")
     with FitProgress(console) as progress:
-        open_fits = {"biases": Biases(progress=progress), "CP": CP(rank, progress=progress)}
+        open_fits = {"biases": Biases(progress=progress), "CP": CP(progress=progress)}
         levels = [
             replace(level, name=f"{level.name}, not private")
             for level in compare(open_fits, train, test, progress.begin)
         ]
-        curves, kept = _private_fits(train, test, rank, epsilons, progress)
+        curves, kept = _private_fits(train, test, epsilons, progress)
     console.print(_table(epsilons, curves, levels))
     _print_examples(kept, test, console)
     console.print(f"\nThe guarantee at epsilon {_closest(epsilons):g}:\n{kept.guarantee_}")
@@ -77,18 +76,20 @@ def _in_words(tensor: SparseTensor) -> str:
 def _private_fits(
     train: SparseTensor,
     test: SparseTensor,
-    rank: int,
     epsilons: Sequence[float],
     progress: FitProgress,
 ) -> tuple[list[Curve], CP]:
-    """Errors of the private constant, biases and CP model at each budget, and the model to keep."""
-    names = ("private constant", "private biases", f"sfumato, rank {rank}")
+    """Errors of the private constant, biases and CP model at each budget, and the model to keep.
+
+    Method and rank of the model are left to the plan.
+    """
+    names = ("private constant", "private biases", "sfumato")
     errors: dict[str, list[float]] = {name: [] for name in names}
     models: dict[float, CP] = {}
     public = Public(train.n_entries, labels=True, units=train.shape[train.mode_index("user")])
     for epsilon in epsilons:
         privacy = Privacy(epsilon, 1e-6, unit="entry", local="user", public=public)
-        model = CP(rank, privacy=privacy, progress=progress)
+        model = CP(privacy=privacy, progress=progress)
         rivals = (
             Biases(sweeps=0, privacy=privacy, progress=progress),
             Biases(privacy=privacy, progress=progress),
