@@ -387,14 +387,14 @@ class Participant:
 
     def _with_own_rows(self, model: Multilinear, prior: OwnPrior | None) -> Multilinear:
         """The model with the rows of this site's owners, which stay here."""
-        if prior is None:
+        if prior is not None:
+            self._engine.forget()
+            model = self._engine.with_own_rows(model, prior)
+        mode, member = self.study.numbered, self.study.member(self.name)
+        if mode is None:
             return model
-        self._engine.forget()
-        solved, member = self._engine.with_own_rows(model, prior), self.study.member(self.name)
-        if self.owners is None:
-            return solved
-        mine, mode = slice(member.first, member.last), prior.mode
-        return solved.with_rows(mode, solved.factors[mode][mine], solved.mode_biases[mode][mine])
+        mine = slice(member.first, member.last)
+        return model.with_rows(mode, model.factors[mode][mine], model.mode_biases[mode][mine])
 
     @property
     def modes(self) -> tuple[Mode, ...]:

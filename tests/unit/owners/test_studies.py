@@ -59,6 +59,30 @@ def test_a_study_ends_with_one_release_and_own_rows_at_every_site(kind, unit, tm
             assert account.epsilon(1e-5) <= 20.0
 
 
+@pytest.mark.parametrize("method", ["auto", "alternating", "constant", "gradient"])
+@units
+def test_three_modes_with_times_by_any_method_that_adds_up(method, unit, tmp_path):
+    """Saved at a site and loaded again, the model has the rows of that site's owners."""
+    whole = sf.synthetic.ratings_like(40, 30, 6, 900)
+    labels = {"item": list(whole.modes[1].labels), "day": list(whole.modes[2].labels)}
+    asked = sf.Privacy(
+        8.0, 1e-6, unit=unit, local="user", method=method, public=sf.Public(labels=labels, entries=900)
+    )
+    modes = ["user", "item", sf.Mode("day", 6, None, "day")]
+    study = make_study(sf.CP(privacy=asked), modes, {"a": 40, "b": 45}, bounds=(1, 5))
+    half = whole.coordinates[0] < 20
+    parts = {"a": whole.take(half), "b": whole.take(~half)}
+    with Sites(study, tmp_path / "sites", entries=parts) as sites:
+        model = lead(study, sites.hub, tmp_path / "lead")
+        own = own_estimator(sites.running["b"])
+    assert own.method_ == model.method_
+    assert own.model_.shape == (45, 30, 6)
+    own.save(tmp_path / "own")
+    again = sf.load(tmp_path / "own")
+    assert np.array_equal(again.predict(parts["b"]), own.predict(parts["b"]))
+    assert again.rmse(parts["b"]) < 1.5
+
+
 @kinds
 @pytest.mark.parametrize("listed", [False, True])
 def test_what_sites_add_up_is_what_one_process_would_play(kind, listed, tmp_path, monkeypatch):
