@@ -77,7 +77,7 @@ def test_three_modes_with_times_by_any_method_that_adds_up(method, unit, tmp_pat
         own = own_estimator(sites.running["b"])
     assert own.method_ == model.method_
     assert own.model_.shape == (45, 30, 6)
-    own.save(tmp_path / "own")
+    own.save(tmp_path / "own", force=True)
     again = sf.load(tmp_path / "own")
     assert np.array_equal(again.predict(parts["b"]), own.predict(parts["b"]))
     assert again.rmse(parts["b"]) < 1.5
