@@ -37,6 +37,7 @@ from sfumato.estimators.completion import Tucker as Tucker
 from sfumato.estimators.coupled import Coupled as Coupled
 from sfumato.estimators.loading import load as load
 from sfumato.estimators.power import PowerMethod as PowerMethod
+from sfumato.estimators.refitting import refit as refit
 from sfumato.estimators.search import PrivateSearch as PrivateSearch
 from sfumato.estimators.validation import cross_validate as cross_validate
 from sfumato.fit.model_order import choose_rank as choose_rank
