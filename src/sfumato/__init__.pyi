@@ -42,6 +42,8 @@ from sfumato.estimators.search import PrivateSearch as PrivateSearch
 from sfumato.estimators.validation import cross_validate as cross_validate
 from sfumato.fit.model_order import choose_rank as choose_rank
 from sfumato.fit.request import Privacy as Privacy
+from sfumato.fit.sharing import Sharing as Sharing
+from sfumato.fit.sharing import sharing as sharing
 from sfumato.models.components import Matching as Matching
 from sfumato.models.components import match_components as match_components
 from sfumato.models.multilinear import CPModel as CPModel
