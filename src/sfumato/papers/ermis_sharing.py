@@ -20,11 +20,15 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.estimators.completion import CP, Biases
 from sfumato.estimators.refitting import refit
 from sfumato.fit.admit import with_labels_of
+from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.refit import HELD_OUT, site_rank
 from sfumato.fit.request import Privacy
+from sfumato.fit.sharing import Sharing as Expected
+from sfumato.fit.sharing import sharing
 from sfumato.papers.ermis_sharing_printed import PRINTED, Printed
 from sfumato.papers.paper import Experiment
 from sfumato.papers.runner import Cell, Done, Headings, Job, Point, Summary, summarise, write_csv
+from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.trust import Trust, TrustKind
 from sfumato.privacy.units import Public
 from sfumato.sites.parts import dealt_by
@@ -88,19 +92,24 @@ def split(seed: int) -> Split:
 # -- fits -----------------------------------------------------------------------------------------
 
 
-def trust_of(series: str, sites: int) -> Trust:
-    if series == POOLED:
-        return Trust()
-    return Trust(EACH, sites) if series == EACH else Trust(SHARES, sites, TOLERATED)
+def trust_of(series: TrustKind, sites: int) -> Trust:
+    return Trust(SHARES, sites, TOLERATED) if series == SHARES else Trust(series, sites)
 
 
-def private_fit(
+def private_model(
     train: SparseTensor, unit: str, epsilon: float, delta: float, trust: Trust, seed: int
 ) -> CP:
-    """Over all sites, with what the plan takes; rows of users stay at their sites."""
+    """A fit over all sites, with what the plan takes; rows of users stay at their sites."""
     public = with_labels_of(train.modes, Public(entries=train.n_entries, step=1.0))
     privacy = Privacy(epsilon, delta, unit=unit, local="user", public=public, seed=seed, trust=trust)
-    return CP(privacy=privacy, threads=1).fit(train)
+    return CP(privacy=privacy, threads=1)
+
+
+def expected_of(model: CP, train: SparseTensor) -> Expected:
+    """What the planner says of a site with an equal part, before any fit."""
+    plan = model.plan(train.modes, bounds=train.bounds, entries=train.n_entries)
+    assert isinstance(plan, PrivatePlan)
+    return sharing(plan.task.facts, plan.budget)
 
 
 def open_fit(series: str, train: SparseTensor) -> CP | Biases:
@@ -123,6 +132,21 @@ class Line(NamedTuple):
     unit: str | None
     values: tuple[float | None, ...]
     printed: bool = False
+
+
+class Gain(NamedTuple):
+    """What site 1 gains from the others, as a share of its error alone; None where not expected."""
+
+    series: str
+    epsilon: float | None
+    unit: str
+    sites: int
+    measured: float
+    expected: float | None
+
+    def in_short(self) -> str:
+        beside = "" if self.expected is None else f" ({self.expected:+.1%})"
+        return f"{self.measured:+.1%}{beside}"
 
 
 @dataclass(frozen=True)
@@ -169,15 +193,24 @@ class Sharing(Experiment):
             return [Point(n, error, f"X{k}") for k, error in enumerate(errors, 1)]
         if job.series == TOGETHER:
             return self._scores(open_fit(TOGETHER, data.train), data, job.at)
-        about, trust = job.about, trust_of(job.series, int(job.at[-1]))
-        seed = NOISE_SEED + job.repetition
-        model = private_fit(data.train, about["unit"], about["epsilon"], self.delta, trust, seed)
+        model = self._private(job.series, int(job.at[-1]), job.data, job.repetition).fit(data.train)
         points = self._scores(model, data, job.at)
         if job.series == EACH:
             (n,) = job.at
             site = data.site(1, int(n))
             points.append(Point(n, refit(model, site.train, threads=1).rmse(site.test), f"X1{REFITTED}"))
         return points
+
+    def _private(self, series: Any, sites: int, data: Data, repetition: int) -> CP:
+        about, train = dict(data), split(FIRST_SEED + repetition).train
+        return private_model(
+            train,
+            about["unit"],
+            about["epsilon"],
+            self.delta,
+            trust_of(series, sites),
+            NOISE_SEED + repetition,
+        )
 
     def _scored(self, sites: float) -> range:
         return range(1, min(self.scored, int(sites)) + 1)
@@ -258,27 +291,37 @@ class Sharing(Experiment):
             tuple(None if each is None else each.mean for each in found),
         )
 
-    def findings(self, results: Sequence[Done]) -> dict[str, Any]:
-        """By how much a site gains from sharing: its error alone less that with the others."""
+    def gains(self, results: Sequence[Done]) -> list[Gain]:
+        """By which share of its error alone site 1 gains from the others: measured, and expected."""
         lines = self.lines(summarise(results))
-        alone = next((line.values for line in lines if line.name == ALONE), None)
-        if alone is None:
-            return {}
-        gains = [
-            {
-                "series": line.name,
-                "epsilon": line.epsilon,
-                "unit": line.unit,
-                **{
-                    f"{part} of {n}": round(own - value, 4)
-                    for (n, part), own, value in zip(self.columns, alone, line.values, strict=True)
-                    if own is not None and value is not None
-                },
-            }
-            for line in lines
-            if not line.printed and line.name not in OPEN
-        ]
-        return {"gained_by_sharing": gains}
+        alone = next((line.values for line in lines if line.name == ALONE), ())
+        made = []
+        for line in lines:
+            for (n, part), own, value in zip(self.columns, alone, line.values, strict=False):
+                if line.unit is not None and part == "X1" and own is not None and value is not None:
+                    told = self._told(line, n)
+                    made.append(Gain(line.name, line.epsilon, line.unit, n, 1 - value / own, told))
+        return made
+
+    def _told(self, line: Line, sites: int) -> float | None:
+        """What the planner expects; of refits it says nothing."""
+        if line.name.endswith(REFITTED):
+            return None
+        data = (("epsilon", line.epsilon), ("unit", line.unit))
+        with without_warnings():  # budgets are the paper's
+            found = expected_of(self._private(line.name, sites, data, 0), split(FIRST_SEED).train)
+        return 1 - found.together.rmse / found.alone
+
+    def findings(self, results: Sequence[Done]) -> dict[str, Any]:
+        """What sharing is worth, and how often the planner foresaw its sign."""
+        gains = self.gains(results)
+        known = [(gain.measured, gain.expected) for gain in gains if gain.expected is not None]
+        right = sum((measured > 0) == (expected > 0) for measured, expected in known)
+        return {
+            "gained_by_sharing": [gain._asdict() for gain in gains],
+            "signs_foreseen": right,
+            "signs": len(known),
+        }
 
     def tables(self, results: Sequence[Done]) -> list[Table | str]:
         from sfumato.report.text import plain_table
@@ -294,7 +337,20 @@ class Sharing(Experiment):
         ]
         if any("Netflix" in row.name for row in PRINTED.get(self.name, ())):
             notes.append("Netflix is not to be had: its rows are printed ones alone.")
-        return [table, "", *notes]
+        return [table, "", *notes, "", self._gains_table(results)]
+
+    def _gains_table(self, results: Sequence[Done]) -> Table:
+        from sfumato.report.text import plain_table
+
+        several = [n for n in self.sites if n > 1]
+        headings = ("gained over alone (expected)", "epsilon", "unit", *(f"N = {n}" for n in several))
+        table, gains = plain_table(*headings), self.gains(results)
+        cells = {(gain.series, gain.epsilon, gain.unit, gain.sites): gain for gain in gains}
+        for series, epsilon, unit in dict.fromkeys(gain[:3] for gain in gains):
+            found = (cells.get((series, epsilon, unit, n)) for n in several)
+            shown = ("" if gain is None else gain.in_short() for gain in found)
+            table.add_row(series, f"{epsilon:g}", unit, *shown)
+        return table
 
     def _heading(self, column: tuple[int, str]) -> str:
         n, part = column
@@ -317,7 +373,7 @@ def _number(value: float | None) -> str:
 TABLES = {
     "7.2": Sharing("table 7.2", (2,), (10.0, 1.0, 0.1, 0.05), 1e-3, scored=2, repetitions=1),
     "7.3": Sharing("table 7.3", (2, 5, 10), (10.0, 1.0), 1e-3, repetitions=1),
-    "7.7": Sharing("table 7.7", (1, 2, 5, 10), (10.0, 1.0, 0.1), 1e-4, repetitions=1),
+    "7.7": Sharing("table 7.7", (1, 2, 5, 10), (10.0, 3.0, 1.0, 0.1), 1e-4, repetitions=1),
 }
 QUICK = {
     "7.2": replace(TABLES["7.2"], epsilons=(1.0,)),

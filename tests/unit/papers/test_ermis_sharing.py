@@ -79,7 +79,7 @@ def test_who_is_at_site_1_is_random():
 
 def test_jobs_are_the_printed_ones_and_those_beside_them():
     jobs = ermis_sharing.TABLES["7.7"].jobs()
-    assert {job.about.get("epsilon") for job in jobs} == {None, 10.0, 1.0, 0.1}
+    assert {job.about.get("epsilon") for job in jobs} == {None, 10.0, 3.0, 1.0, 0.1}
     assert {job.series for job in jobs} == {*OPEN, POOLED, EACH, SHARES}
     assert {job.at for job in jobs if job.series == SHARES} == {(5,), (10,)}
     assert {job.at for job in jobs if job.series == POOLED} == {(1, 2, 5, 10)}
@@ -95,7 +95,8 @@ def test_a_site_that_is_everybody_is_the_pooled_fit():
     with without_warnings():
         pooled = {point.at: point.error for point in table.do_job(Job(POOLED, "", (1, 4), 0, data))}
         whole = ermis_sharing.split(0)
-        model = ermis_sharing.private_fit(whole.train, "entry", 1.0, 1e-4, sf.Trust(), 1000)
+        model = ermis_sharing.private_model(whole.train, "entry", 1.0, 1e-4, sf.Trust(), 1000)
+        model.fit(whole.train)
     assert pooled[1] == pytest.approx(model.rmse(whole.test))
     assert pooled[4] == pytest.approx(model.rmse(whole.site(1, 4).test))
 
@@ -149,9 +150,9 @@ def test_a_table_has_ours_beside_the_printed_and_alone(name, tmp_path, monkeypat
     settings = json.loads((tmp_path / "t" / "settings.json").read_text())
     assert "seeded" in settings["noise"]
     again = json.loads(command_line.run("reproduce", *order, "--json").stdout)
-    (gains,) = again["findings"].values()
+    gains = again["findings"]["gained_by_sharing"]
+    assert 0 <= again["findings"]["signs_foreseen"] <= again["findings"]["signs"] < len(gains)
     alone = next(row for row in rows if row["row"] == ALONE)
-    column = next(key for key in alone if key.startswith("X1 of") and alone[key])
     for gain in gains:
         row = next(
             row
@@ -159,7 +160,9 @@ def test_a_table_has_ours_beside_the_printed_and_alone(name, tmp_path, monkeypat
             if (row["row"], row["unit"]) == (gain["series"], gain["unit"])
             and float(row["epsilon"]) == gain["epsilon"]
         )
-        assert gain[column] == pytest.approx(float(alone[column]) - float(row[column]), abs=1e-4)
+        column = f"X1 of {gain['sites']}"
+        assert gain["measured"] == pytest.approx(1 - float(row[column]) / float(alone[column]))
+        assert (gain["expected"] is None) == gain["series"].endswith(REFITTED)
 
 
 @pytest.mark.parametrize("name", TINY)
