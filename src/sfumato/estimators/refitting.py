@@ -66,7 +66,7 @@ def refit(
     says_something = release.rows.any() or release.biases.any()
     prior = model._prior_of(mode) if says_something else None
     found = fit_again(Given(release, prior, mode, tensor, model.bounds_, run))
-    made = CP(found.model.rank, unseen=model.unseen, seed=seed, threads=threads)
+    made = CP(unseen=model.unseen, seed=seed, threads=threads)
     made.model_, made.modes_, made.bounds_ = found.model, tensor.modes, model.bounds_
     made.history_, made.n_entries_ = (), tensor.n_entries
     made.guarantee_ = made.local_ = made.own_prior_ = None

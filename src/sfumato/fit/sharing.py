@@ -47,8 +47,8 @@ class Sharing:
         """A sentence or two; ``scale`` is the standard deviation of the values."""
         verdict = {
             (True, True): "is expected to pay",
-            (True, False): "is expected to pay, if barely",
-            (False, False): "is not expected to pay, if barely",
+            (True, False): "is expected to pay, if barely,",
+            (False, False): "is not expected to pay, if barely,",
             (False, True): "is not expected to pay",
         }[self.pays, self.clear]
         return (

@@ -49,7 +49,8 @@ def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
 
 
 def _shown(line: TableLine) -> bool:
-    return line.unit is not None or line.printed or line.name in _OPEN
+    """Whether a line is drawn: not what is printed without privacy, which would look private."""
+    return line.epsilon is not None or line.name in _OPEN
 
 
 def _over_sites(table: Sharing, line: TableLine) -> tuple[Band, ...]:
@@ -71,7 +72,7 @@ def _over_epsilon(table: Sharing, lines: Sequence[TableLine], names: Sequence[st
         bands = [
             Band(epsilon, line.values[0], 0.0)
             for line in same
-            if line.values[0] is not None and (line.name in _OPEN or line.epsilon is not None)
+            if line.values[0] is not None
             for epsilon in (table.epsilons if line.epsilon is None else (line.epsilon,))
         ]
         curves.append(_curve(same[0], names, tuple(sorted(bands))))
