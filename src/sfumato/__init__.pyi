@@ -37,6 +37,7 @@ from sfumato.estimators.completion import Tucker as Tucker
 from sfumato.estimators.coupled import Coupled as Coupled
 from sfumato.estimators.loading import load as load
 from sfumato.estimators.power import PowerMethod as PowerMethod
+from sfumato.estimators.refitting import refit as refit
 from sfumato.estimators.search import PrivateSearch as PrivateSearch
 from sfumato.estimators.studies import lead as lead
 from sfumato.estimators.studies import make_study as make_study
@@ -44,6 +45,8 @@ from sfumato.estimators.studies import take_part as take_part
 from sfumato.estimators.validation import cross_validate as cross_validate
 from sfumato.fit.model_order import choose_rank as choose_rank
 from sfumato.fit.request import Privacy as Privacy
+from sfumato.fit.sharing import Sharing as Sharing
+from sfumato.fit.sharing import sharing as sharing
 from sfumato.models.components import Matching as Matching
 from sfumato.models.components import match_components as match_components
 from sfumato.models.multilinear import CPModel as CPModel

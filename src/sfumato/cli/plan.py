@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,14 @@ import typer
 from sfumato.cli import options
 from sfumato.cli.command import command
 from sfumato.cli.common import console, say_what_was_written
+
+
+class TrustName(StrEnum):
+    """Who is trusted with what, as flags spell it."""
+
+    one_owner = "one-owner"
+    each_site = "each-site"
+    secure_shares = "secure-shares"
 
 
 @command(
@@ -50,6 +59,25 @@ def plan(
             help="Shares of the values' variance that these are assumed to make up.",
         ),
     ] = None,
+    trust: Annotated[
+        TrustName,
+        typer.Option(
+            help="Where data lie with several sites: who adds noise. one-owner adds it once to the sum, "
+            "each-site all of it at every site, secure-shares a share at each."
+        ),
+    ] = TrustName.one_owner,
+    sites: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many sites; the plan then says whether sharing pays."),
+    ] = None,
+    tolerate: Annotated[
+        int | None,
+        typer.Option(metavar="T", help="Of secure shares: sites that may be lost or collude; 1."),
+    ] = None,
+    site_entries: Annotated[
+        int | None,
+        typer.Option(metavar="M", help="Entries of the site that asks; an equal part by default."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -81,6 +109,10 @@ def plan(
         spread,
         rank,
         signal,
+        trust.value.replace("-", " "),
+        sites,
+        tolerate,
+        site_entries,
     )
     found = plan_report.rows(order)
     if out is not None:

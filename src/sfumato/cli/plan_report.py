@@ -16,12 +16,15 @@ from sfumato.estimators.completion import CP
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.choose import choose
 from sfumato.fit.completion import Completion
+from sfumato.fit.outlook import Outlook
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
 from sfumato.fit.request import Privacy
+from sfumato.fit.sharing import Sharing, sharing
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.clipping import check_range
+from sfumato.privacy.trust import Trust
 from sfumato.privacy.units import Public, Unit
 
 if TYPE_CHECKING:
@@ -52,6 +55,39 @@ class PlanOrder:
     spread: float | None = None
     rank: int | None = None
     signal: tuple[float, float] | None = None
+    kind: str = "one owner"
+    sites: int | None = None
+    tolerate: int | None = None
+    site_entries: int | None = None
+
+    @cached_property
+    def trust(self) -> Trust:
+        """Who is trusted; of secure shares every site knows its own, so that one is tolerated."""
+        if self.sites is None and self.kind != "one owner":
+            raise SettingError(f"{self.kind!r} is about several sites: say how many with --sites")
+        usual = 1 if self.kind == "secure shares" else 0
+        tolerate = usual if self.tolerate is None else self.tolerate
+        return Trust(self.kind, self.sites or 1, tolerate)  # type: ignore[arg-type]
+
+    @cached_property
+    def sharing(self) -> Sharing | None:
+        """Whether it pays to share; None where there is nobody to share with."""
+        if self.trust.sites == 1:
+            if self.site_entries is not None:
+                raise SettingError("--site-entries is about one of several sites: say --sites as well")
+            return None
+        if self.site_entries is not None and not 1 <= self.site_entries <= self.entries:
+            raise SettingError(
+                f"--site-entries must lie between 1 and --entries, {self.entries:,}, "
+                f"got {self.site_entries:,}"
+            )
+        return sharing(
+            self.plan.task.facts,
+            self.budget,
+            entries_of_site=self.site_entries,
+            profile=self.profile,
+            most=self.rank,
+        )
 
     @cached_property
     def modes(self) -> tuple[Mode, ...]:
@@ -112,6 +148,7 @@ class PlanOrder:
             max_entries=self.max_entries,
             local=None if self.local == "none" else self.local,
             public=with_labels_of(modes, public),
+            trust=self.trust,
         )
         plan = CP(self.rank)._private_plan(privacy, modes, bounds=self.range, entries=self.entries)
         warn_of(plan.caveats)
@@ -178,8 +215,21 @@ def to_json(order: PlanOrder, found: Sequence[Row]) -> dict[str, Any]:
         "assumed": asdict(order.profile),
         "plan": order.plan.explain(),
         "max_entries": order.max_entries,
+        "trust": asdict(order.trust),
+        **({} if order.sharing is None else {"sharing": _sharing_json(order.sharing, order.scale)}),
         "chosen": asked.to_json(order.scale),
         "budgets": [row.to_json(order.scale) for row in found],
+    }
+
+
+def _sharing_json(found: Sharing, scale: float) -> dict[str, Any]:
+    return {
+        "pays": found.pays,
+        "clear": found.clear,
+        "together": scale * found.together.rmse,
+        "alone": scale * found.alone,
+        "site_entries": found.entries,
+        "site_levels": found.people,
     }
 
 
@@ -192,6 +242,7 @@ def text(order: PlanOrder, found: Sequence[Row]) -> Group:
         _chosen_line(asked),
         order.plan.explain(),
         *_expectation_lines(order, asked),
+        *_sharing_lines(order),
         "",
         f"Expected RMSE at held-out entries {_units(order)}, and the plan's ratio to the constant:",
         "",
@@ -223,6 +274,13 @@ def _expectation_lines(order: PlanOrder, asked: Row) -> list[str]:
         f"Expected: {expected.ratio:.3f} of the private constant's RMSE, between {low:.3f} and "
         f"{high:.3f}; that is {_number(expected, order)} {_units(order)}."
     ]
+
+
+def _sharing_lines(order: PlanOrder) -> list[str]:
+    if order.sharing is None:
+        return []
+    people = order.modes[Outlook(order.plan.task.facts).people].name
+    return [order.sharing.in_words(order.scale, f"levels of {people}")]
 
 
 def _table(order: PlanOrder, found: Sequence[Row]) -> Table:

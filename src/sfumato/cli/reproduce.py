@@ -161,7 +161,7 @@ def reproduce(
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5 for ermis."),
+        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5, 7.2, 7.3, 7.7 for ermis."),
     ] = None,
     experiment: Annotated[
         str | None,

@@ -71,6 +71,11 @@ from sfumato.solvers.registry import method_named
 from sfumato.store import StoredModel, release_files, save_model, save_private, save_release
 from sfumato.surface import setting
 
+_NOT_PRIVATE = "this model is not private: fit it with privacy=... to release it"
+_REFITTED = (
+    "this model was refitted with a site's raw data and is as secret as they are: it stays with the "
+    "site. What may be handed out is the release that it was made from"
+)
 # settings that a folder does not hold
 NOT_SAVED = ("progress", "dtype", "solver", "privacy", "threads", "engine")
 
@@ -92,6 +97,7 @@ class TensorEstimator(Parametrised, ABC):
     progress: Progress | None
     privacy: Privacy | None
     engine: Ray | None = None
+    refit_: dict[str, Any] | None = None  # how a site made it of a release and raw data
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import RegressorTags, Tags, TargetTags
@@ -232,6 +238,7 @@ class TensorEstimator(Parametrised, ABC):
             self.scatter_: float | None = _scatter(result, engine)
         self._keep(result.model, result.history, source)
         self.guarantee_: Guarantee | None = None
+        self.refit_ = None
         self.local_: int | None = None
         self.own_prior_: OwnPrior | None = None
 
@@ -261,7 +268,7 @@ class TensorEstimator(Parametrised, ABC):
     def adopt(self, fit: PrivateFit, source: Described, guarantee: Guarantee, local: int | None) -> None:
         """Take over what a private fit or search has found."""
         self._keep(fit.model, fit.history, source)
-        self.scatter_ = None  # that of the training data is not private
+        self.scatter_ = self.refit_ = None  # that of the training data is not private
         self.guarantee_, self.local_, self.own_prior_ = guarantee, local, fit.own_prior
 
     def _keep(self, model: Multilinear, history: tuple[Info, ...], source: Described) -> None:
@@ -421,6 +428,7 @@ class TensorEstimator(Parametrised, ABC):
             "fit_seconds": self.fit_seconds_,
             "history": [asdict(info) for info in self.history_],
             "scatter": self.scatter_,
+            **({"refit": self.refit_} if self.refit_ else {}),
         }
         return save_model(self._stored(model, notes), folder)
 
@@ -439,7 +447,7 @@ class TensorEstimator(Parametrised, ABC):
     def _releasable(self, force: bool) -> StoredModel:
         model = self._fitted()
         if self.guarantee_ is None:
-            raise ReleaseError("this model is not private: fit it with privacy=... to release it")
+            raise ReleaseError(_REFITTED if self.refit_ else _NOT_PRIVATE)
         self.guarantee_.check_releasable(force)
         return self._stored(model, {})
 

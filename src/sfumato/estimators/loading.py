@@ -55,6 +55,7 @@ def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:
     estimator.scatter_ = None if scatter is None else finite_number(scatter, "the scatter")
     estimator.n_entries_ = whole_number(notes["entries"], "the number of entries")
     estimator.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
+    estimator.refit_ = notes.get("refit")
     estimator.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
 
 

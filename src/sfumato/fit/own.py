@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, locate
 from sfumato.errors import SettingError, UnknownLabelError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.own_rows import solve_own
+from sfumato.solvers.least_squares.own_rows import AnyModel, solve_own
 from sfumato.types import Array
 
 _FLATTEST = 1e-12  # least prior variance of a column, over that of the widest: keeps its inverse finite
@@ -70,7 +70,17 @@ def solve_for_owners(
 
     An entry with a label that the model does not know is an error, or left out.
     """
-    mode = prior.mode
+    tensor = among_levels(modes, prior.mode, own, model.dtype, skip_unknown=skip_unknown)
+    return OwnRows(prior.mode, tensor.modes, with_own_rows(model, prior, tensor, threads))
+
+
+def among_levels(
+    modes: Sequence[Mode], mode: int, own: SparseTensor, dtype: DTypeLike, *, skip_unknown: bool = False
+) -> SparseTensor:
+    """Own entries at a model's levels, found by their labels; of one mode the owners are all there are.
+
+    An entry with a label that the model does not know is an error, or left out.
+    """
     taken, owners = np.unique(own.coordinates[mode], return_inverse=True)
     mine = replace(modes[mode], size=taken.size, labels=own.modes[mode].labels_at(taken))
     known_modes = [other for m, other in enumerate(modes) if m != mode]
@@ -83,14 +93,18 @@ def solve_for_owners(
     known = (others >= 0).all(axis=0)
     if not known.any():
         raise UnknownLabelError("none of the own entries has labels that the model knows")
-    tensor = SparseTensor(
+    return SparseTensor(
         np.insert(others, mode, owners, axis=0)[:, known],
-        own.values[known].astype(model.dtype),
+        own.values[known].astype(dtype),
         tuple(mine if m == mode else other for m, other in enumerate(modes)),
     )
-    nobody = np.zeros((taken.size, model.ranks[mode])), np.zeros(taken.size)
-    solved = solve_own(model.with_rows(mode, *nobody), prior, Site(tensor, threads))
-    return OwnRows(mode, tensor.modes, solved)
+
+
+def with_own_rows(model: AnyModel, prior: OwnPrior, tensor: SparseTensor, threads: int) -> AnyModel:
+    """The model with rows of the owners of a tensor's entries, as many as it has levels for."""
+    size = tensor.shape[prior.mode]
+    nobody = np.zeros((size, model.ranks[prior.mode])), np.zeros(size)
+    return solve_own(model.with_rows(prior.mode, *nobody), prior, Site(tensor, threads))
 
 
 def _located(modes: Sequence[Mode], cells: Mapping[str, Array]) -> NDArray[np.int32]:

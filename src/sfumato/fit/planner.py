@@ -25,6 +25,7 @@ from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Gaussian, Laplace
+from sfumato.privacy.trust import Trust
 from sfumato.privacy.units import Entry, Unit, Value
 from sfumato.solvers.private.alternating.settings import slopes
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
@@ -131,6 +132,23 @@ def expected_moments(
     return Outcome(error - explained, explained)
 
 
+def expected_open(outlook: Outlook) -> Outcome:
+    """What to expect of a fit without privacy, of all components: the limit of no noise.
+
+    Where there are owners' rows and columns of one other mode, presence shows columns as it does to
+    moments.
+    """
+    outlook = replace(outlook, facts=replace(outlook.facts, unit=Entry(), local=None, trust=Trust()))
+    still = dict.fromkeys(range(len(outlook.levels)), np.zeros(1))
+    shown = np.zeros(len(outlook.levels))
+    if len(outlook.timeless) == 2:
+        shown = np.array(
+            [outlook.profile.presence * outlook.kept(m, _PRESENCE, 1.0, 0.0) for m in still]
+        )
+    lost, explained = _settled(outlook, _Noise(still, still), outlook.profile.components, shown)
+    return Outcome(outlook.unexplained(lost) - explained, explained)
+
+
 def _constant_error(outlook: Outlook, solver: PrivateConstant | PrivateBiases, share: float) -> float:
     known = Known(outlook.facts, solver.noise, solver.pure)
     number = outlook.entries
@@ -188,11 +206,13 @@ def _row_noise(
     return _Noise(rows, biases)
 
 
-def _settled(outlook: Outlook, noise: _Noise, rank: int) -> tuple[Array, float]:
+def _settled(
+    outlook: Outlook, noise: _Noise, rank: int, shown: Array | None = None
+) -> tuple[Array, float]:
     """Lost shares of the biases, and the variance that the components explain.
 
     Round by round, as a fit finds more and more. From the same start each step finds the more the
-    less noise there is, and so does the fixed point.
+    less noise there is, and so does the fixed point. ``shown`` is what presence shows of each mode.
     """
     facts, prior, order = outlook.facts, outlook.bias_variances, len(outlook.levels)
     strengths, own = outlook.profile.strengths[:rank], outlook.facts.unit_mode
@@ -205,6 +225,8 @@ def _settled(outlook: Outlook, noise: _Noise, rank: int) -> tuple[Array, float]:
             signal = strengths * np.delete(found, mode, 0).prod(0)
             left = 0.0 if mode == own else noise.rows[mode]
             found[mode] = outlook.kept(mode, signal, rest, left, locally=mode == own)
+            if shown is not None:
+                found[mode] = 1 - (1 - found[mode]) * (1 - shown[mode])
         for mode in range(order):
             others = rest - prior[mode] * lost[mode]
             lost[mode] = 1 - outlook.kept(mode, prior[mode], others, noise.biases.get(mode, inf))

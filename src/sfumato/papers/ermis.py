@@ -6,6 +6,7 @@ says what came of it.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from sfumato.data.relations import Structure
 from sfumato.estimators.coupled import Coupled
 from sfumato.metrics import auc, rmse
+from sfumato.papers import ermis_sharing
 from sfumato.papers.ermis_data import (
     AS_PRINTED,
     LINKS,
@@ -426,7 +428,12 @@ QUICK = {
 QUICK["6.2"] = replace(QUICK["6.2"], places=(0.8, 0.9), repetitions=1)
 QUICK["figure 6.5"] = replace(QUICK["figure 6.5"], places=(0.0, 0.5, 1.0, 1.5, 2.0))
 QUICK["figure 6.7"] = replace(QUICK["figure 6.7"], places=(0.6, 0.8), sweeps=60, repetitions=1)
-PAPER = Paper("ermis", "table", full=STUDIES, quick=QUICK)
+PAPER = Paper(
+    "ermis",
+    "table",
+    full=ChainMap[str, Any](ermis_sharing.TABLES, STUDIES),
+    quick=ChainMap[str, Any](ermis_sharing.QUICK, QUICK),
+)
 
 # -- what is printed ------------------------------------------------------------------------------
 

@@ -141,3 +141,49 @@ def test_what_is_wrong_is_said(flags, message):
     assert result.exit_code == 1, result.output
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+SITES = [*RATINGS, "--epsilon", 10, "--delta", 1e-6, "--bounds", 1, 5, "--sites", 20]
+
+
+def test_with_several_sites_it_says_whether_sharing_pays():
+    small, large = (planned(*SITES, "--site-entries", n)["sharing"] for n in (8_000, 600_000))
+    assert (small["pays"], large["pays"]) == (True, False)
+    assert small["together"] == large["together"] < small["alone"]
+    assert large["site_levels"] == 4530
+    said = " ".join(run(*SITES, "--site-entries", 8_000).stdout.split())
+    assert "Sharing is expected to pay for a site with 8,000 entries of 60 levels of user" in said
+    assert "sharing" not in planned(*RATINGS, "--epsilon", 10, "--delta", 1e-6)
+
+
+def test_who_is_trusted_changes_what_is_expected():
+    pooled, shares, each = (
+        planned(*SITES, "--trust", kind) for kind in ("one-owner", "secure-shares", "each-site")
+    )
+    errors = [found["chosen"]["factors"] for found in (pooled, shares, each)]
+    assert errors == sorted(errors)
+    assert shares["trust"] == {
+        "kind": "secure shares",
+        "sites": 20,
+        "tolerate": 1,
+        "sites_of_unit": 1,
+    }
+    plain = planned(*RATINGS, "--epsilon", 10, "--delta", 1e-6, "--bounds", 1, 5)
+    assert plain["chosen"] == pooled["chosen"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--trust", "each-site"], "say how many with --sites"),
+        (["--site-entries", 10], "say --sites as well"),
+        (["--sites", 2, "--site-entries", 0], "--site-entries must lie between 1 and --entries"),
+        (["--sites", 2, "--trust", "secure-shares"], "secure shares need 3 sites or more"),
+        (["--sites", 4, "--trust", "secure-shares", "--tolerate", 4], "--tolerate must be from 1 to 3"),
+        (["--sites", 4, "--tolerate", 1], "--tolerate is for secure shares"),
+    ],
+)
+def test_what_is_wrong_with_sites_is_said(flags, message):
+    result = run(*RATINGS, "--epsilon", 10, "--delta", 1e-6, *flags)
+    assert result.exit_code == 1
+    assert message in " ".join(result.stderr.split())

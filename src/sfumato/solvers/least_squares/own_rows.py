@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from sfumato.models.own_prior import OwnPrior
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.types import Array
 
+AnyModel = TypeVar("AnyModel", bound=Multilinear)  # which comes back as what it was
+
 _BYTES = 1 << 24  # of the normal equations of rows that are solved at a time
 _LEAST_ROWS = 64
 ASKED_ROWS = 8192  # how many rows tell how large they are: more would hardly say more
@@ -44,7 +46,7 @@ OWN_SQUARES = 6  # what they tell of each group of columns
 _ENTRIES = 1 << 18  # entries weighed at a time, likewise
 
 
-def solve_own(model: Multilinear, prior: OwnPrior, site: Site) -> Multilinear:
+def solve_own(model: AnyModel, prior: OwnPrior, site: Site) -> AnyModel:
     """The model with each row and bias of the prior's mode solved from the entries at that row.
 
     Rows without entries become the prior mean. What the model holds in that mode plays no part.
@@ -110,7 +112,7 @@ def _inverses(matrices: Array) -> Array:
     return found
 
 
-def _emptied(model: Multilinear, prior: OwnPrior) -> Multilinear:
+def _emptied(model: AnyModel, prior: OwnPrior) -> AnyModel:
     """The model with zeros where rows are to be solved."""
     prior.check(model.shape, model.ranks)
     size, rank = model.shape[prior.mode], model.ranks[prior.mode]

@@ -197,9 +197,9 @@ class Presence:
         for mode in range(model.order):
             here = model.span(mode)
             n = counts[here]
-            fixed[here, 1] = _standard(np.log1p(n)[:, None], np.ones_like(n))[:, 0]
+            fixed[here, 1] = standardised(np.log1p(n)[:, None], np.ones_like(n))[:, 0]
             scale = np.sqrt(np.maximum(n, 1) + _DAMPING * n.mean())[:, None]
-            fixed[here, 2:] = _standard(together[here] / scale, n)
+            fixed[here, 2:] = standardised(together[here] / scale, n)
         damped = np.maximum(counts, 1).astype(model.dtype) ** model.dtype.type(_DESIGN_POWER)
         # A row of few entries lies where their designs are, whatever the truth: a map from them is
         # learnt only where entries are many beside its weights.
@@ -207,6 +207,10 @@ class Presence:
         enough = counts.sum() / model.order >= _ENTRIES_PER_WEIGHT * weights
         designs = np.zeros((counts.shape[0], max(model.ranks) if enough else 0), model.dtype)
         return cls(damped, fixed, designs, (None,) * model.order)
+
+    def with_features(self, more: Array) -> Presence:
+        """The same with further features of all levels, which somebody else has found out."""
+        return replace(self, fixed=np.hstack([self.fixed, more.astype(self.fixed.dtype)]))
 
     def start(self, model: Multilinear, prior_means: list[float], scale: float) -> None:
         """Add the coordinates to a random start, but for the first mode: its rows are solved at once."""
@@ -275,6 +279,7 @@ def _moments(x: Array, weights: Array) -> tuple[Array, Array]:
     return centre, np.where(spread > _NO_SPREAD * size, spread, np.inf)
 
 
-def _standard(x: Array, weights: Array) -> Any:
+def standardised(x: Array, weights: Array) -> Any:
+    """Columns of mean zero and deviation one; of those without any spread, zeros."""
     centre, scale = _moments(x, weights)
     return (x - centre) / scale

@@ -1,0 +1,200 @@
+"""Paper E's tables over sites on invented ratings: who is at which site, jobs, rows, files."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import command_line
+import numpy as np
+import pytest
+from rich.console import Console
+
+import sfumato as sf
+from sfumato.papers import ermis, ermis_sharing
+from sfumato.papers.ermis_sharing import ALONE, EACH, OPEN, POOLED, REFITTED, SHARES, TOGETHER, Job
+from sfumato.papers.ermis_sharing_printed import PRINTED
+from sfumato.papers.runner import Done, Point
+from sfumato.privacy.caveats import without_warnings
+
+USERS, ITEMS = 120, 40
+TINY = {
+    "7.2": ("sites", (2,)),
+    "7.3": ("sites", (3,)),
+    "7.7": ("sites", (1, 4)),
+}
+
+
+@pytest.fixture(autouse=True)
+def invented(monkeypatch):
+    """Small ratings in place of MovieLens."""
+    modes = (sf.Mode("user", USERS), sf.Mode("item", ITEMS))
+    made = sf.synthetic.typical(modes, 2000, seed=1).tensor
+    values = np.clip(np.round(3 + made.values / made.values.std()), 1, 5)
+    data = sf.SparseTensor(made.coordinates, values, modes, (1.0, 5.0))
+    monkeypatch.setattr(ermis_sharing, "ratings", lambda: data)
+    ermis_sharing.split.cache_clear()
+    yield data
+    ermis_sharing.split.cache_clear()
+
+
+def tiny(name):
+    table = ermis_sharing.TABLES[name]
+    return replace(table, sites=TINY[name][1], epsilons=(10.0, 1.0) if name == "7.2" else (1.0,))
+
+
+# -- sites ----------------------------------------------------------------------------------------
+
+
+def test_every_rating_is_at_one_site(invented):
+    whole = ermis_sharing.split(3)
+    assert whole.train.n_entries + whole.test.n_entries == invented.n_entries
+    assert whole.test.n_entries == pytest.approx(0.2 * invented.n_entries, abs=1)
+    sites = [whole.site(number, 7) for number in range(1, 8)]
+    assert sum(site.train.n_entries for site in sites) == whole.train.n_entries
+    assert sum(site.test.n_entries for site in sites) == whole.test.n_entries
+    labels = np.concatenate([site.train.modes[0].labels for site in sites])
+    assert sorted(labels) == list(range(USERS))
+
+
+def test_a_site_s_ratings_are_those_that_were_there():
+    whole = ermis_sharing.split(0)
+    for part, site in zip(whole, whole.site(2, 5), strict=True):
+        users = site.modes[0].labels[site.coordinates[0]]
+        there = np.isin(part.coordinates[0], site.modes[0].labels)
+        assert np.array_equal(part.coordinates[0][there], users)
+        assert np.array_equal(part.values[there], site.values)
+
+
+def test_who_is_at_site_1_is_random():
+    def first(seed):
+        return ermis_sharing.split(seed).site(1, 4).train
+
+    assert not np.array_equal(first(0).values, first(1).values)
+    assert np.array_equal(first(1).values, first(1).values)
+
+
+# -- jobs -----------------------------------------------------------------------------------------
+
+
+def test_jobs_are_the_printed_ones_and_those_beside_them():
+    jobs = ermis_sharing.TABLES["7.7"].jobs()
+    assert {job.about.get("epsilon") for job in jobs} == {None, 10.0, 3.0, 1.0, 0.1}
+    assert {job.series for job in jobs} == {*OPEN, POOLED, EACH, SHARES}
+    assert {job.at for job in jobs if job.series == SHARES} == {(5,), (10,)}
+    assert {job.at for job in jobs if job.series == POOLED} == {(1, 2, 5, 10)}
+    assert {job.at for job in jobs if job.series == EACH} == {(2,), (5,), (10,)}
+    assert len(set(jobs)) == len(jobs)
+    for name, table in ermis_sharing.TABLES.items():
+        assert len(ermis_sharing.QUICK[name].jobs()) <= len(table.jobs()) / 2
+
+
+def test_a_site_that_is_everybody_is_the_pooled_fit():
+    table = tiny("7.7")
+    data = (("epsilon", 1.0), ("unit", "entry"))
+    with without_warnings():
+        pooled = {point.at: point.error for point in table.do_job(Job(POOLED, "", (1, 4), 0, data))}
+        whole = ermis_sharing.split(0)
+        model = ermis_sharing.private_model(whole.train, "entry", 1.0, 1e-4, sf.Trust(), 1000)
+        model.fit(whole.train)
+    assert pooled[1] == pytest.approx(model.rmse(whole.test))
+    assert pooled[4] == pytest.approx(model.rmse(whole.site(1, 4).test))
+
+
+def test_each_site_has_more_noise_and_a_refit_beside_it():
+    table, data = tiny("7.7"), (("epsilon", 1.0), ("unit", "entry"))
+    with without_warnings():
+        (pooled,) = table.do_job(Job(POOLED, "", (4,), 0, data))
+        each, refitted = table.do_job(Job(EACH, "", (4,), 0, data))
+    assert (each.part, refitted.part) == ("X1", f"X1{REFITTED}")
+    assert len({pooled.error, each.error, refitted.error}) == 3
+
+
+def test_open_fits_know_their_site_alone():
+    table = tiny("7.2")
+    whole = ermis_sharing.split(0)
+    first, second = table.do_job(Job(ermis_sharing.ALONE_CONSTANT, "", (2,), 0))
+    for point, number in ((first, 1), (second, 2)):
+        site = whole.site(number, 2)
+        guess = site.train.values.mean()
+        assert point.error == pytest.approx(np.sqrt(np.mean((site.test.values - guess) ** 2)))
+    assert [point.part for point in table.do_job(Job(TOGETHER, "", (2,), 0))] == ["X1", "X2"]
+
+
+# -- what comes of it -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_table_has_ours_beside_the_printed_and_alone(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(ermis_sharing.QUICK, name, tiny(name))
+    order = ("ermis", "--table", name, "--quick", "--out", tmp_path / "t", "--processes", 1)
+    result = command_line.run("reproduce", *order)
+    assert result.exit_code == 0, result.stderr
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == [
+        "findings.json",
+        "jobs.jsonl",
+        "picture.png",
+        "results.csv",
+        "settings.json",
+        "summary.csv",
+        "table.csv",
+    ]
+    assert "noise is seeded" in result.stdout
+    assert "…" not in result.stdout
+    with (tmp_path / "t" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    names = [row["row"] for row in rows]
+    assert {ALONE, POOLED, EACH, f"{EACH}{REFITTED}"} <= set(names)
+    assert (SHARES in names) == (name != "7.2")
+    assert any(row.startswith("printed") for row in names)
+    settings = json.loads((tmp_path / "t" / "settings.json").read_text())
+    assert "seeded" in settings["noise"]
+    again = json.loads(command_line.run("reproduce", *order, "--json").stdout)
+    gains = again["findings"]["gained_by_sharing"]
+    assert 0 <= again["findings"]["signs_foreseen"] <= again["findings"]["signs"] < len(gains)
+    alone = next(row for row in rows if row["row"] == ALONE)
+    for gain in gains:
+        row = next(
+            row
+            for row in rows
+            if (row["row"], row["unit"]) == (gain["series"], gain["unit"])
+            and float(row["epsilon"]) == gain["epsilon"]
+        )
+        column = f"X1 of {gain['sites']}"
+        assert gain["measured"] == pytest.approx(1 - float(row[column]) / float(alone[column]))
+        assert (gain["expected"] is None) == gain["series"].endswith(REFITTED)
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("tables", ["TABLES", "QUICK"])
+def test_every_table_is_drawn_and_fits_into_a_terminal(name, tables, tmp_path):
+    table = getattr(ermis_sharing, tables)[name]
+    results = []
+    for job in table.jobs():
+        parts = [f"X{k}" for k in range(1, table.scored + 1)]
+        parts += [f"X1{REFITTED}"] if job.series == EACH else []
+        results.append(Done(job, tuple(Point(n, 0.876, p) for n in job.at for p in parts), 0.0))
+    drawn = table.draw(tmp_path, results)
+    assert [path.name for path in drawn] == ["table.csv", "picture.png"]
+    assert drawn[1].read_bytes().startswith(b"\x89PNG")
+    console = Console(width=80, file=io.StringIO())
+    for part in table.tables(results):
+        console.print(part)
+    text = console.file.getvalue()
+    assert "…" not in text
+    printed = sum(row.epsilon is None or row.epsilon in table.epsilons for row in PRINTED[table.name])
+    assert text.count("printed,") == printed
+    refitted = sum(job.series == EACH for job in table.jobs())
+    cells = sum(len(job.at) * table.scored for job in table.jobs()) + refitted
+    assert text.count("0.876") == cells
+
+
+def test_every_printed_value_has_a_column():
+    for name, table in ermis_sharing.TABLES.items():
+        for row in PRINTED[f"table {name}"]:
+            assert set(table.columns) <= set(row.values)
+            assert row.epsilon in (None, *table.epsilons)
+
+
+def test_the_paper_has_its_chapters():
+    assert ermis.PAPER.kinds["table"] == ["6.1", "6.2", "6.5", "7.2", "7.3", "7.7"]
