@@ -121,7 +121,7 @@ def test_private_fits_between_owners_have_the_same_bits(way, tmp_path):
     expected = sf.CP(rank, privacy=replace(asked, trust=sf.Trust())).fit(ratings())
     with ExitStack() as stack:
         sites = {
-            name: stack.enter_context(Participant(study, name, part, tmp_path / name))
+            name: stack.enter_context(Participant(study, name, part, tmp_path / name, trust_leader=True))
             for name, part in zip(names, cut_by(ratings(), 0, 3), strict=True)
         }
         found = sf.lead(study, InProcess(sites), tmp_path / "lead", seed=1)

@@ -72,7 +72,10 @@ class Sites(ExitStack):
         self.starts += 1
         seed = Entropy(1000 * self.starts + number) if self._seeded else None
         entries = self._entries.get(name, part(number, len(self.study.sites)))
-        made = Participant(self.study, name, entries, self.folder / name, entropy=seed)
+        trusted = self.study.facts.trust.kind == "one owner"
+        made = Participant(
+            self.study, name, entries, self.folder / name, entropy=seed, trust_leader=trusted
+        )
         self.running[name] = self.enter_context(made)
 
     def kill(self, name):

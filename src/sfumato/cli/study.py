@@ -222,6 +222,16 @@ def serve(
     out: OwnFolder,
     ledger: options.LedgerFile = None,
     ledger_limit: options.LedgerLimit = None,
+    ledger_delta: Annotated[
+        float, typer.Option(metavar="D", help="The delta at which a new ledger's limit is kept.")
+    ] = 1e-6,
+    trust_leader: Annotated[
+        bool,
+        typer.Option(
+            "--trust-leader",
+            help="Has to be said where the leader adds all noise: sums then leave without any.",
+        ),
+    ] = False,
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -236,13 +246,14 @@ def serve(
     from sfumato.kernels.numba.threads import available_threads
     from sfumato.owners.cells import serve as serve_cells
     from sfumato.owners.kits import Kit
+    from sfumato.owners.participant import LEDGER
     from sfumato.privacy.budgets import Budget
     from sfumato.report.progress import FitProgress
     from sfumato.solvers.protocol import Info
 
     identity, study, notes = Kit.read(kit), _study(kit), notes_unless(quiet)
     identity.check_role("site")
-    limit = None if ledger_limit is None else Budget(ledger_limit, _delta(study))
+    limit = None if ledger_limit is None else Budget(ledger_limit, ledger_delta)
     reader = options.Columns(
         [mode.name for mode in study.modes],
         value,
@@ -252,6 +263,13 @@ def serve(
         separator,
         date_format,
     )
+    notes.print(study.in_words(), soft_wrap=True)
+    if ledger is None and study.facts.trust.kind != "one owner" and not (out / LEDGER).exists():
+        notes.print(
+            f"spending is recorded in {out / LEDGER}, which knows of this study alone: with --ledger "
+            "FILE it adds up over all that is fitted to these data",
+            soft_wrap=True,
+        )
     entries = _entries(data, reader, notes)
     notes.print(f"{identity.name}: waiting for {identity.leader} at {identity.address}")
     with FitProgress(notes) as progress:
@@ -265,6 +283,7 @@ def serve(
             ledger=ledger,
             limit=limit,
             threads=threads or available_threads(),
+            trust_leader=trust_leader,
             tell=lambda done, rounds: progress(done, rounds, Info(done)),
         )
     if made is None:
@@ -274,11 +293,6 @@ def serve(
         )
     save_or_rescue(made.save, out / MODEL)
     say_what_was_written(console(), [out / MODEL])
-
-
-def _delta(study: Study) -> float:
-    budget = study.plan.budget
-    return getattr(budget, "delta", 0.0)
 
 
 def _entries(data: Path, reader: options.Columns, notes: Console) -> SparseTensor | Shards:

@@ -178,17 +178,27 @@ def take_part(
     ledger: str | PathLike[str] | None = None,
     limit: Budget | None = None,
     threads: int = 1,
+    trust_leader: bool = False,
     tell: Callable[[int, int], None] | None = None,
 ) -> TensorEstimator | None:
     """Take part as one of the sites: ``serve`` answers the leader until the study is over.
 
     Returns the estimator with the rows of this site's own owners; None where the study was broken off,
-    which starting again in the same folder goes on with.
+    which starting again in the same folder goes on with. ``trust_leader`` has to be said where the
+    noise is the leader's.
     """
     check_kind(Study, "a Study", study=study)
     check_kind(SparseTensor | Shards, "a SparseTensor, or Shards", entries=entries)
     with Participant(
-        study, name, entries, folder, ledger=ledger, limit=limit, threads=threads, tell=tell
+        study,
+        name,
+        entries,
+        folder,
+        ledger=ledger,
+        limit=limit,
+        threads=threads,
+        trust_leader=trust_leader,
+        tell=tell,
     ) as participant:
         serve(participant)
         return own_estimator(participant)

@@ -237,16 +237,16 @@ def carry_out_private(
     ledger: Ledger,
     entropy: Entropy,
     progress: Progress | None = None,
-    fit: int | None = None,
+    run: str = "",
 ) -> PrivateFit:
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made.
 
-    ``fit`` of the ledger is gone on with, where it was broken off.
+    ``run`` names a fit that can be broken off, and is gone on with under the same name.
     """
     engine.check_shape(plan.task.facts.shape)
     engine.check_trust(plan.task.facts.trust)
     engine.check_adds_up(plan.task.solver, plan.task.facts)
-    with ledger.reserve(plan.charges, entropy, proven=plan.proven, fit=fit) as reservation:
+    with ledger.reserve(plan.charges, entropy, proven=plan.proven, run=run) as reservation:
         drawn = draw_all(plan, engine, reservation, progress)
     engine.forget()  # own rows take other memory
     made = drawn.made

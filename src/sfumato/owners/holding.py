@@ -108,3 +108,11 @@ def _check_shards(study: Study, shards: Shards) -> None:
         prepare.check_values(part)
         if not facts.unit.hides_presence:
             prepare.merge_duplicates(part, "error")
+
+
+def nobody(study: Study) -> Site:
+    """A site without entries: what it answers has the form of every answer, and says nothing."""
+    facts = study.facts
+    cells = np.empty((len(facts.modes), 0), np.int32)
+    values = np.empty(0, facts.shape.dtype)
+    return Site(SparseTensor(cells, values, facts.modes, facts.bounds, _checked=True), 1)

@@ -9,7 +9,6 @@ the last byte, and draws no noise twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from sfumato.errors import DataError
 from sfumato.wire import WireError, from_wire, to_wire
 
 _MAGIC = b"sfumato journal 1\n"
-_HEAD = 8 + 32  # bytes before a message: its length and its digest
+_HEAD = 8 + 32 + 8  # bytes before a message: its length, its digest, and a check of these two
 
 
 class Journal:
@@ -30,14 +29,14 @@ class Journal:
         self.path = as_path("journal", path).absolute()
         self._descriptor = -1
         try:
+            new = [folder for folder in self.path.parents if not folder.exists()]
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            new = not self.path.exists()
             # Of the owner alone: it holds what a site knows.
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             _lock(self._descriptor, self.path)
             self.entries = self._read()
-            if new:
-                sync(self.path.parent)
+            for folder in (self.path.parent, *(each.parent for each in new)):
+                sync(folder)  # the file's name is to last as long as what is in it
         except OSError as error:
             self.close()
             raise DataError(
@@ -56,20 +55,36 @@ class Journal:
             os.ftruncate(self._descriptor, 0)
             self._write(_MAGIC)
             return []
-        entries, end = [], len(_MAGIC)
-        for start, message in _messages(content):
+        entries, at = [], len(_MAGIC)
+        while at < len(content):
+            message = self._message(content, at)
+            if message is None:  # cut off: it was never sent
+                os.ftruncate(self._descriptor, at)
+                break
             try:
                 entries.append(from_wire(message))
             except WireError as error:
                 raise self._damaged() from error
-            end = start + _HEAD + len(message)
-        if end < len(content):
-            left = content[end:]
-            size = int.from_bytes(left[:8], "little") if len(left) >= 8 else len(content)
-            if len(left) >= _HEAD + size and not _only_the_end(left, size):
-                raise self._damaged()
-            os.ftruncate(self._descriptor, end)
+            at += _HEAD + len(message)
         return entries
+
+    def _message(self, content: bytes, at: int) -> bytes | None:
+        """The message that begins there; None where the file ends before it does.
+
+        Whatever is whole and not as it was written is damage, not a write that was cut off.
+        """
+        head = content[at : at + _HEAD]
+        if len(head) < _HEAD:
+            return None
+        if _check(head[:40]) != head[40:]:
+            raise self._damaged()
+        size = int.from_bytes(head[:8], "little")
+        message = content[at + _HEAD : at + _HEAD + size]
+        if len(message) < size:
+            return None
+        if sha256(message).digest() != head[8:40]:
+            raise self._damaged()
+        return message
 
     def _damaged(self) -> DataError:
         return DataError(
@@ -80,7 +95,8 @@ class Journal:
     def append(self, plain: Any) -> None:
         """On disk when it returns."""
         message = to_wire(plain)
-        self._write(len(message).to_bytes(8, "little") + sha256(message).digest() + message)
+        head = len(message).to_bytes(8, "little") + sha256(message).digest()
+        self._write(head + _check(head) + message)
         self.entries.append(plain)
 
     def _write(self, content: bytes) -> None:
@@ -112,21 +128,8 @@ class Journal:
         self.close()
 
 
-def _messages(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Whole messages with where they start, as far as they are as they were written."""
-    at = len(_MAGIC)
-    while at + _HEAD <= len(content):
-        size = int.from_bytes(content[at : at + 8], "little")
-        message = content[at + _HEAD : at + _HEAD + size]
-        if len(message) < size or sha256(message).digest() != content[at + 8 : at + _HEAD]:
-            return
-        yield at, message
-        at += _HEAD + size
-
-
-def _only_the_end(left: bytes, size: int) -> bool:
-    """Whether what is damaged is the last message: written in part when the machine went down."""
-    return len(left) == _HEAD + size
+def _check(head: bytes) -> bytes:
+    return sha256(head).digest()[:8]
 
 
 def _lock(descriptor: int, path: Path) -> None:

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import prod
 from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sfumato.data.tensor import SparseTensor
 from sfumato.engines.protocol import Engine
 from sfumato.errors import SettingError, SiteLostError
 from sfumato.fit.completion import PrivateFit, carry_out_private
@@ -28,6 +28,7 @@ from sfumato.fit.loop import Progress
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Shape
+from sfumato.owners.holding import nobody
 from sfumato.owners.hub import Answers, Hub
 from sfumato.owners.journal import Journal
 from sfumato.owners.masks import Revealed, opened_sum
@@ -50,6 +51,7 @@ from sfumato.owners.messages import (
     Round,
     Sums,
     digest_of,
+    out_of_row,
     read,
 )
 from sfumato.owners.study import Study
@@ -57,10 +59,9 @@ from sfumato.privacy.clipping import Clipped, combine
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Draw, Ledger
-from sfumato.privacy.mechanisms import Noisy, NoisyShare
+from sfumato.privacy.mechanisms import Laplace, Noisy, NoisyShare
 from sfumato.privacy.trust import ONE_OWNER, Trust
 from sfumato.records import record
-from sfumato.sites.memory import Site
 from sfumato.solvers.protocol import PrivateQuery, Query, SumQuery
 from sfumato.types import Array
 from sfumato.wire import to_wire
@@ -74,10 +75,10 @@ _KINDS: dict[str, Any] = {"one owner": Clipped, "each site": NoisyShare, "secure
 @record
 @dataclass(frozen=True)
 class Led:
-    """The first entry of a leader's journal; ``fit`` is that of the ledger, where the leader charges."""
+    """The first entry of a leader's journal; ``run`` is what sites and its ledger know it by."""
 
     study: str
-    fit: int
+    run: str
 
 
 @record
@@ -146,7 +147,7 @@ class OwnersEngine(Engine):
         self._told: dict[str, int] = {}  # rounds whose release a site knows
         self._differs: set[str] = set()  # who comes to other bits, and is sent what the leader has
         self._away: set[str] = set()  # who was lost, and is not waited for
-        self._nobody = Site(_empty(study), 1)
+        self._nobody = nobody(study)
         self._restart()
 
     def _checked_least(self) -> int:
@@ -166,14 +167,12 @@ class OwnersEngine(Engine):
         led = self._journal.of(Led)
         if led and led[0].study != self.study.digest:
             raise SettingError(f"{self._journal.path} belongs to another study: name another folder")
+        if not led:
+            led = [Led(self.study.digest, os.urandom(16).hex())]
+            self._journal.append(led[0])
+        self.run: str = led[0].run
         self._released: list[Noisy] = [entry.noisy for entry in self._journal.of(Released)]
         self._over = {entry.number: entry.present for entry in self._journal.of(AddedOver)}
-
-    def led(self, fit: int) -> int:
-        """The fit of the leader's ledger that this study is: ``fit``, unless it was begun before."""
-        if not self._journal.of(Led):
-            self._journal.append(Led(self.study.digest, fit))
-        return int(self._journal.of(Led)[0].fit)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -193,10 +192,11 @@ class OwnersEngine(Engine):
         if self.study.facts.trust.kind != "secure shares":
             return
         if not known:
-            known = [Begin({name: each.key or "" for name, each in joined.items()})]
+            keys = {name: each.key or "" for name, each in joined.items()}
+            known = [Begin(keys, self.run)]
             self._journal.append(known[0])
-        keys = to_wire(known[0])
-        self._insist(BEGIN, lambda names: dict.fromkeys(names, keys), Begun, 0, tuple(joined), least)
+        begin = to_wire(known[0])
+        self._insist(BEGIN, lambda names: dict.fromkeys(names, begin), Begun, 0, tuple(joined), least)
 
     def check_shape(self, shape: Shape) -> None:
         if shape != self.study.facts.shape:
@@ -233,10 +233,15 @@ class OwnersEngine(Engine):
         parts = [given[name] for name in self._over[number]]
         if trust.kind == "one owner":
             return draw.release(combine([nothing, *parts]))
-        together: NoisyShare = reduce(add, map(_share, parts))
         if trust.kind == "secure shares":
-            together = replace(together, values=self._unmasked(number, given))
-        return together.opened()
+            values, public = out_of_row(self._unmasked(number, given), nothing)
+            together = NoisyShare(values, 0.0, nothing.step, public)
+        else:
+            together = reduce(add, parts)
+        # As the plan has it, not as sites say.
+        bound = nothing.l1 if isinstance(draw.mechanism, Laplace) else nothing.l2
+        deviation = trust.total_deviation(draw.mechanism, bound, len(parts))
+        return replace(together.opened(), deviation=deviation)
 
     def _collect(self, number: int, query: SumQuery) -> dict[str, Any]:
         """The answers of a round: of all sites, or of those that it was begun with."""
@@ -380,22 +385,13 @@ def _refuse(answers: Answers, number: int) -> None:
 
 def _check_alike(given: Mapping[str, Sums], nothing: Clipped) -> None:
     """That sites have answered with numbers that can be added up: as those who hold nothing would."""
+    size = sum(prod(shape) for shape in nothing.shapes)
     for name, sums in given.items():
-        shapes = [array.shape for array in (sums.values, *sums.public)]
-        if (sums.step, shapes) != (nothing.step, nothing.shapes) or sums.values.dtype != np.int64:
+        public = () if isinstance(sums, Masked) else sums.public
+        shapes = [array.shape for array in (sums.values, *public)]
+        wanted = [(size,)] if isinstance(sums, Masked) else nothing.shapes
+        if (sums.step, shapes) != (nothing.step, wanted) or sums.values.dtype != np.int64:
             raise RefusedError(f"{name} has answered another question than the one of this round")
-
-
-def _share(sums: NoisyShare | Masked) -> NoisyShare:
-    return NoisyShare(sums.values, sums.deviation, sums.step, sums.public)
-
-
-def _empty(study: Study) -> SparseTensor:
-    """What somebody without entries would bring."""
-    facts = study.facts
-    cells = np.empty((len(facts.modes), 0), np.int32)
-    values = np.empty(0, facts.shape.dtype)
-    return SparseTensor(cells, values, facts.modes, facts.bounds, _checked=True)
 
 
 def lead(
@@ -417,9 +413,7 @@ def lead(
         engine = OwnersEngine(study, hub, journal, patience, watch)
         ledger, entropy = ledger or Ledger(study.facts.unit), entropy or Entropy()
         entropy.public_seed()  # that of a cap in one process: seeded noise is the same then
-        fit = engine.led(ledger.fits + 1)
         engine.gather()
-        standing = fit if ledger.account.standing(fit) else None
-        made = carry_out_private(study.plan, engine, ledger, entropy, progress, standing)
+        made = carry_out_private(study.plan, engine, ledger, entropy, progress, engine.run)
         engine.end(made.model, made.own_prior)
     return made, study.plan.guarantee(ledger, entropy)

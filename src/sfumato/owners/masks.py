@@ -25,7 +25,8 @@ from sfumato.privacy.entropy import Words
 from sfumato.records import record
 from sfumato.types import Array
 
-KEY = 32  # bytes of a secret, of a public key, of a key of one round
+KEY = 32  # bytes of a public key, and of a key of one round
+SECRET = 2 * KEY  # one half for keys that are agreed on, one for a site's own masks
 
 
 @record
@@ -41,9 +42,9 @@ class Masks:
     """One site's side: its secret, and the public keys of all that take part."""
 
     def __init__(self, name: str, secret: bytes, public: Mapping[str, str], study: str) -> None:
-        self.name, self._secret, self._study = name, secret, study
+        self.name, self._alone, self._study = name, secret[KEY:], study
         self._agreed = {
-            other: agreed_key(secret, bytes.fromhex(key))
+            other: agreed_key(secret[:KEY], _bytes(key))
             for other, key in public.items()
             if other != name
         }
@@ -64,7 +65,7 @@ class Masks:
         return Revealed(self._own(number).hex(), shared)
 
     def _own(self, number: int) -> bytes:
-        return _derived(self._secret, self._study, f"own {number}")
+        return _derived(self._alone, self._study, f"own {number}")
 
     def _shared(self, other: str, number: int) -> bytes:
         return _derived(self._agreed[other], self._study, f"shared {number}")
@@ -88,14 +89,14 @@ def opened_sum(masked: Mapping[str, Array], revealed: Mapping[str, Revealed]) ->
 
 
 def new_secret() -> bytes:
-    return os.urandom(KEY)
+    return os.urandom(SECRET)
 
 
 def public_key(secret: bytes) -> str:
     """What others need of a secret."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw().hex()
+    return X25519PrivateKey.from_private_bytes(secret[:KEY]).public_key().public_bytes_raw().hex()
 
 
 def agreed_key(secret: bytes, public: bytes) -> bytes:
@@ -118,11 +119,15 @@ def _derived(key: bytes, study: str, purpose: str) -> bytes:
     return HKDF(SHA256(), KEY, bytes.fromhex(study), purpose.encode()).derive(key)
 
 
-def _key(text: str) -> bytes:
+def _bytes(text: str) -> bytes:
     try:
-        key = bytes.fromhex(text)
+        return bytes.fromhex(text)
     except ValueError as error:
         raise SettingError("a site has handed out something that is no key") from error
+
+
+def _key(text: str) -> bytes:
+    key = _bytes(text)
     if len(key) != KEY:
         raise SettingError("a site has handed out something that is no key")
     return key

@@ -18,7 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from math import inf, prod
 from typing import Any
+
+import numpy as np
 
 from sfumato.errors import SfumatoError
 from sfumato.privacy.clipping import Clipped
@@ -51,7 +54,10 @@ class Joined:
 @record
 @dataclass(frozen=True)
 class Begin:
+    """``leader`` is a name that was made up with the leader's journal: who has lost it cannot go on."""
+
     keys: Mapping[str, str]
+    leader: str
 
 
 @record
@@ -81,12 +87,10 @@ class Differs:
 @record
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """Noisy sums behind masks; their deviation and step are public."""
+    """Noisy sums behind masks, and what is public of them, one after the other; their step is public."""
 
     values: Array
-    deviation: float
     step: float
-    public: tuple[Array, ...] = ()
 
 
 Sums = Clipped | NoisyShare | Masked
@@ -112,6 +116,40 @@ class End:
 @dataclass(frozen=True)
 class Ended:
     pass
+
+
+def in_a_row(share: NoisyShare) -> Array:
+    """All numbers of a share, those that are public included: what masks are added to."""
+    parts = (share.values, *share.public)
+    if any(part.dtype != np.int64 for part in parts):
+        raise RefusedError("only whole numbers can be masked")
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def out_of_row(numbers: Array, like: Clipped) -> tuple[Array, tuple[Array, ...]]:
+    """The numbers of a share again, and those that are public."""
+    ends = np.cumsum([prod(shape) for shape in like.shapes])
+    parts = np.split(numbers, ends[:-1])
+    values, *public = (part.reshape(shape) for part, shape in zip(parts, like.shapes, strict=True))
+    return values, tuple(public)
+
+
+def check_release(noisy: Noisy, like: Clipped) -> None:
+    """Refuse what cannot have been released for a question that is answered like this.
+
+    Kernels index arrays by level, and trust that there are as many numbers as levels.
+    """
+    shapes = [array.shape for array in (noisy.values, *noisy.public)]
+    fits = (
+        shapes == like.shapes
+        and noisy.values.dtype == np.float64
+        and bool(np.isfinite(noisy.values).all())
+        and 0 < noisy.deviation < inf
+        and all(a.dtype == b.dtype for a, b in zip(noisy.public, like.public, strict=True))
+        and all(bool((array >= 0).all()) for array in noisy.public)
+    )
+    if not fits:
+        raise RefusedError("what is said to have been released cannot have been: it has another form")
 
 
 def digest_of(plain: Any) -> str:

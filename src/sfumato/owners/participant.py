@@ -21,11 +21,12 @@ from typing import Any
 
 from sfumato.data.shards import Shards
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.errors import BudgetError, DataError
+from sfumato.errors import BudgetError, DataError, SettingError
 from sfumato.fit.completion import PrivateFit
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
-from sfumato.owners.holding import hold
+from sfumato.owners.holding import hold, nobody
+from sfumato.owners.hub import LOG
 from sfumato.owners.journal import Journal
 from sfumato.owners.masks import Masks, new_secret, public_key
 from sfumato.owners.messages import (
@@ -46,17 +47,20 @@ from sfumato.owners.messages import (
     RefusedError,
     Round,
     Sums,
+    check_release,
     digest_of,
+    in_a_row,
     read,
 )
 from sfumato.owners.study import Study
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.entropy import SECRET, Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Draw, Ledger, Reservation
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import alike, record
 from sfumato.solvers.protocol import Finished, SumQuery
+from sfumato.surface import setting
 from sfumato.wire import to_wire
 
 ROUNDING = 1e-9  # by which numbers may differ where processors round otherwise, over the largest
@@ -70,6 +74,7 @@ class Beginning:
 
     study: str
     name: str
+    run: str  # by which the ledger knows its charges
     data: str  # digest of the entries that are fitted
     secret: str  # of masks
     places: int  # seed of what hides nothing but must not change: caps, and the places of owners
@@ -78,10 +83,14 @@ class Beginning:
 @record
 @dataclass(frozen=True)
 class AskedFor:
-    """A round that is about to be charged, to this fit of the ledger."""
+    """A round that is about to be charged: the digest of its question, and the key of its noise.
+
+    Drawn again after a break, it is the same noise for the same question.
+    """
 
     number: int
-    fit: int
+    question: str
+    key: str
 
 
 @record
@@ -112,6 +121,7 @@ class Participant:
     folder : of the site alone: its journal, and its ledger unless another file is named.
     ledger, limit : where spending is recorded, and what it may reach.
     threads : for the site's own sums.
+    trust_leader : has to be said where the noise is the leader's: sums then leave without any.
     entropy : for tests; noise comes from the operating system.
     tell : hears of rounds answered: ``tell(done, rounds)``.
     """
@@ -126,11 +136,17 @@ class Participant:
         ledger: str | os.PathLike[str] | None = None,
         limit: Budget | None = None,
         threads: int = 1,
+        trust_leader: bool = False,
         entropy: Entropy | None = None,
         tell: Callable[[int, int], None] | None = None,
     ) -> None:
         study.check()
         study.member(name)
+        if study.facts.trust.kind == "one owner" and not (trust_leader and limit is None):
+            raise SettingError(
+                "in this study sums leave the site as they are, and whoever leads adds the noise and "
+                f"charges for it: say {setting('trust_leader')} if they are yours, and set no limit here"
+            )
         self.study, self.name, self.folder = study, name, Path(folder)
         self.made: PrivateFit | None = None  # with the rows of this site's owners, once it has ended
         self._entropy, self._tell, self._lock = entropy or Entropy(), tell, Lock()
@@ -152,12 +168,15 @@ class Participant:
         held = hold(self.study, self.name, entries, Entropy(places), threads)
         self._engine, self.owners, data = held
         self._engine.check_shape(self.study.facts.shape)
-        self._ledger = Ledger(self.study.facts.unit, limit, ledger if self._noisy else None)
-        self._left, self._reservation = self._reserve()
+        self._nobody = nobody(self.study)
         if begun:
             self._check_same(begun[0], data)
         else:
-            begun = [Beginning(self.study.digest, self.name, data, new_secret().hex(), places)]
+            run, secret = os.urandom(16).hex(), new_secret().hex()
+            begun = [Beginning(self.study.digest, self.name, run, data, secret, places)]
+        self._ledger = Ledger(self.study.facts.unit, limit, ledger if self._noisy else None)
+        self._left, self._reservation = self._reserve(begun[0].run)
+        if not self._journal.entries:
             self._journal.append(begun[0])
         self._secret = bytes.fromhex(begun[0].secret)
         self._solver, self._run = plan.task.solver, replace(plan.run, threads=threads)
@@ -167,7 +186,7 @@ class Participant:
         for keys in self._journal.of(Begin):
             self._masks = Masks(self.name, self._secret, keys.keys, self.study.digest)
 
-    def _reserve(self) -> tuple[list[int], Reservation]:
+    def _reserve(self, run: str) -> tuple[list[int], Reservation]:
         """Rounds that are left, in order, with the rights to draw for them.
 
         A round that was asked for and not answered has its right still. Where the leader draws all
@@ -175,7 +194,7 @@ class Participant:
         """
         charges, asked = self.study.plan.charges, self._journal.of(AskedFor)
         answered = {entry.number for entry in self._journal.of(Answered)}
-        standing = len(self._ledger.account.standing(asked[-1].fit)) if asked else 0
+        standing = len(self._ledger.account.standing(run))
         if self._noisy and standing not in (len(asked) - 1, len(asked)):
             raise BudgetError(
                 f"the ledger has {standing:,} charges of this study and the journal {len(asked):,}: one "
@@ -188,13 +207,13 @@ class Participant:
                 [charges[number] for number in (*done, *left)] if self._noisy else (),
                 self._entropy,
                 proven=self.study.plan.proven,
-                fit=asked[-1].fit if standing else None,
+                run=run,
             )
         )
-        for number in done if self._noisy else ():
-            right = reservation.ask(lambda draw: draw)
-            if number not in answered:
-                self._rights[number] = right
+        for entry in asked if self._noisy else ():
+            right = reservation.ask(lambda draw: draw, _entropy_of(entry))
+            if entry.number not in answered:
+                self._rights[entry.number] = right
         return left, reservation
 
     def _check_same(self, begun: Beginning, data: str) -> None:
@@ -229,8 +248,14 @@ class Participant:
         }
         if topic not in handlers:
             raise RefusedError(f"there is no message {topic!r} in a study")
-        with self._lock:
-            return to_wire(handlers[topic](message))
+        try:
+            with self._lock:
+                return to_wire(handlers[topic](message))
+        except (DataError, BudgetError) as error:  # there are paths in their words: for the owner
+            LOG.exception("%s could not answer", self.name)
+            raise RefusedError(
+                f"the journal or the ledger of {self.name} cannot be used; its owner sees why"
+            ) from error
 
     def _join(self, message: bytes) -> Joined:
         asked: Join = read(message, Join)
@@ -254,7 +279,10 @@ class Participant:
             raise RefusedError(f"the key that the leader has of {self.name} is not its own")
         known = self._journal.of(Begin)
         if known and known[0] != told:
-            raise RefusedError("other keys were handed out when this study began: begin a new one")
+            raise RefusedError(
+                "this study was begun by another leader, or with other keys: lead on in the folder "
+                "where it was begun, or begin a new one"
+            )
         masks = Masks(self.name, self._secret, told.keys, self.study.digest)
         if not known:
             self._journal.append(told)
@@ -280,40 +308,60 @@ class Participant:
             if asked.parameters is None:
                 return Differs()
             query = self._adopted(query, asked.parameters, f"questions for round {asked.number + 1:,}")
+        self._check_asked_before(asked)
         if asked.number in answers:
             return answers[asked.number]  # type: ignore[no-any-return]
-        reply = self._answer(query, asked.number)
+        reply = self._answer(query, asked)
         self._journal.append(Answered(asked.number, reply))
         if self._tell is not None:
             self._tell(asked.number + 1, rounds)
         return reply
 
-    def _answer(self, query: Any, number: int) -> Sums:
-        if not isinstance(query, SumQuery):
-            raise RefusedError(f"a {type(query).__name__} does not add up over sites")
+    def _check_asked_before(self, asked: Round) -> None:
+        """A round has one question, whoever leads."""
+        before = [e.question for e in self._journal.of(AskedFor) if e.number == asked.number]
+        if before and before[0] != asked.question:
+            raise RefusedError(
+                f"{self.name} has another question in its journal for round {asked.number + 1:,}: lead "
+                "on in the folder where this study was begun, or begin a new one"
+            )
+
+    def _answer(self, query: Any, asked: Round) -> Sums:
         if self._secure and self._masks is None:
             raise RefusedError("no keys were handed out yet")
-        clipped, trust = self._engine.clipped(query), self.study.facts.trust
-        if not self._noisy:
+        clipped, trust = self._engine.clipped(_as_sums(query)), self.study.facts.trust
+        right = self._right(asked)
+        if right is None:
             return clipped
-        share = self._right(number).shares([clipped], trust)
+        share = right.shares([clipped], trust)
         if self._masks is None:
             return share
-        masked = self._masks.mask(share.values, number)
-        return Masked(masked, share.deviation, share.step, share.public)
+        return Masked(self._masks.mask(in_a_row(share), asked.number), share.step)
 
-    def _right(self, number: int) -> Draw:
+    def _right(self, asked: Round) -> Draw | None:
         """The right to draw for a round, charged now or before this process began."""
+        number = asked.number
+        if not self._noisy:
+            if number in self._left:
+                self._left = [each for each in self._left if each > number]
+                self._journal.append(AskedFor(number, asked.question, ""))
+            return None
         if number in self._rights:
             return self._rights.pop(number)
         if number not in self._left:
             raise RefusedError(f"{self.name} was passed over in round {number + 1:,}")
+        self._reservation.check_open()
         while self._left[0] != number:  # the others went on without this site: not drawn, not charged
             self._left.pop(0)
             self._reservation.skip()
         self._left.pop(0)
-        self._journal.append(AskedFor(number, self._reservation.fit))
-        return self._reservation.ask(lambda draw: draw)
+        entry = AskedFor(number, asked.question, os.urandom(SECRET).hex())
+        self._journal.append(entry)
+        return self._reservation.ask(lambda draw: draw, self._noise_of(entry))
+
+    def _noise_of(self, entry: AskedFor) -> Entropy:
+        """Noise of a round, which can be drawn again; seeded for tests alone."""
+        return self._entropy if self._entropy.seeded else _entropy_of(entry)
 
     def _open(self, message: bytes) -> Any:
         asked: Open = read(message, Open)
@@ -345,7 +393,7 @@ class Participant:
                 f"rounds {first + 1:,} to {first + len(released):,}, for round {rounds + 1:,}"
             )
         for noisy in released[self._updated - first :]:
-            self._solver.ask(self._state)
+            check_release(noisy, _as_sums(self._solver.ask(self._state)).clipped(self._nobody))
             self._state, _ = self._solver.update(self._state, noisy)
             self._updated += 1
 
@@ -423,3 +471,13 @@ class Participant:
 def _model_of(made: Finished[Multilinear]) -> tuple[Multilinear, OwnPrior | None]:
     """What a site needs of a release to solve its own rows."""
     return made.model, made.own_prior
+
+
+def _entropy_of(entry: AskedFor) -> Entropy:
+    return Entropy(secret=bytes.fromhex(entry.key))
+
+
+def _as_sums(query: Any) -> SumQuery:
+    if not isinstance(query, SumQuery):
+        raise RefusedError(f"a {type(query).__name__} does not add up over sites")
+    return query

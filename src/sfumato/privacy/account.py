@@ -25,17 +25,23 @@ ASSUMED_OF_TOTAL = f"as far as their total goes, not the limit: {ASSUMED}"
 
 @dataclass(frozen=True)
 class Charged:
-    """One charge that stands; ``cost`` is what it takes of the filter."""
+    """One charge that stands; ``cost`` is what it takes of the filter.
+
+    ``run`` names a fit that can be gone on with after a break, so that no other is taken for it.
+    """
 
     fit: int
     label: str
     event: Event
     doubtful: bool
     cost: float = 0.0
+    run: str = ""
 
     def to_json(self, format: int) -> dict[str, Any]:
         line = {"fit": self.fit, "label": self.label, "event": event_to_json(self.event)}
         line["doubtful"] = self.doubtful
+        if self.run:
+            line["run"] = self.run
         return line if format == 1 else {**line, "cost": _finite_or_none(self.cost)}
 
     @classmethod
@@ -46,7 +52,10 @@ class Charged:
         if not isinstance(doubtful, bool):
             raise SettingError(f"a charge is doubtful or not, got {doubtful!r}")
         cost = 0.0 if format == 1 else _number_or_inf(line["cost"])
-        return cls(fit, label, event_from_json(line["event"]), doubtful, cost)
+        run = line.get("run", "")
+        if not isinstance(run, str):
+            raise SettingError(f"the name of a run is a word, got {run!r}")
+        return cls(fit, label, event_from_json(line["event"]), doubtful, cost, run)
 
 
 @dataclass(frozen=True)
@@ -153,15 +162,16 @@ class Account:
             return [inf, *[0.0] * (len(events) - 1)]
         return None
 
-    def standing(self, fit: int) -> list[Event]:
-        """What was charged for a fit so far."""
-        return [charge.event for charge in self.charges if charge.fit == fit]
+    def standing(self, run: str) -> list[Charged]:
+        """What was charged so far for a fit that can be gone on with."""
+        return [charge for charge in self.charges if run and charge.run == run]
 
-    def admits_rest(self, events: Sequence[Event], fit: int) -> list[float] | None:
+    def admits_rest(self, events: Sequence[Event], run: str) -> list[float] | None:
         """What the draws of a fit that was broken off cost, those that stand included; None where the
         rest would pass the limit, which others may have charged to since.
         """
-        done = len(self.standing(fit))
+        begun = self.standing(run)
+        done, fit = len(begun), begun[0].fit
         if self.filter is None:
             return [0.0] * len(events) if self.sum_within(self.limit, events[done:]) else None
         costs = replace(self, charges=tuple(c for c in self.charges if c.fit < fit)).admits(events)

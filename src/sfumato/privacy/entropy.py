@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 from sfumato.errors import SettingError
 from sfumato.types import Array
 
+SECRET = 32  # bytes
 Sampler = Literal["sfumato", "opendp"]
 
 
@@ -36,18 +38,24 @@ class Entropy:
     """The source of all noise of one fit: keys of AES in counter mode, from the operating system.
 
     With a seed the keys follow from it, and the same code draws noise that can be repeated: whoever
-    knows the seed can subtract it, so a seeded result is for experiments. ``sampler`` says who draws
-    exact noise: OpenDP's has its own keys and cannot be seeded.
+    knows the seed can subtract it, so a seeded result is for experiments. With a ``secret`` of 32 bytes
+    from the operating system, which its owner keeps, keys follow from that: the same noise can be drawn
+    again after a break. ``sampler`` says who draws exact noise: OpenDP's has its own keys, and can
+    neither be seeded nor repeated.
     """
 
-    def __init__(self, seed: int | None = None, sampler: Sampler = "sfumato") -> None:
+    def __init__(
+        self, seed: int | None = None, sampler: Sampler = "sfumato", secret: bytes | None = None
+    ) -> None:
         if seed is not None and sampler != "sfumato":
             raise SettingError("OpenDP's sampler cannot be seeded: leave out the seed, or the sampler")
         if sampler == "opendp" and find_spec("opendp") is None:
             raise SettingError(
                 "OpenDP is not installed: pip install 'sfumato[opendp]', or leave out the sampler"
             )
-        self.seed, self.sampler = seed, sampler
+        if secret is not None and (seed is not None or sampler != "sfumato" or len(secret) != SECRET):
+            raise SettingError(f"a secret has {SECRET} bytes, and is for our own sampler without a seed")
+        self.seed, self.sampler, self._secret, self._drawn = seed, sampler, secret, 0
         self._seeds = None if seed is None else np.random.SeedSequence(seed)
 
     @property
@@ -56,6 +64,9 @@ class Entropy:
 
     def _key(self) -> bytes:
         """A new one at every call."""
+        if self._secret is not None:
+            self._drawn += 1
+            return sha256(b"sfumato noise" + self._drawn.to_bytes(8) + self._secret).digest()[:16]
         if self._seeds is None:
             return os.urandom(16)
         return self._seeds.spawn(1)[0].generate_state(2, np.uint64).tobytes()

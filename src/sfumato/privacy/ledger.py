@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import fsum
 from operator import add
 from pathlib import Path
 from typing import Any, TypeVar
@@ -169,13 +170,13 @@ class Ledger:
         entropy: Entropy,
         *,
         proven: bool = True,
-        fit: int | None = None,
+        run: str = "",
     ) -> Iterator[Reservation]:
         """The charges of one fit, checked against the limit as a whole before any is drawn.
 
         Charges that are only claimed (``proven=False``) or whose noise is seeded are recorded as
-        doubtful: a sum that they are part of promises nothing. ``fit`` goes on with one that was broken
-        off: its charges that stand are not recorded again.
+        doubtful: a sum that they are part of promises nothing. ``run`` names a fit that can be broken
+        off: reserved again under the same name, its charges that stand are not recorded again.
         """
         if self._reserved:
             raise BudgetError("another fit is charging to this ledger; try again when it has ended")
@@ -183,15 +184,16 @@ class Ledger:
         try:
             with self._opened() as append:
                 events = [charge.mechanism.event for charge in charges]
-                standing = 0 if fit is None else self._standing(events, fit)
-                costs = self._admitted(events, append, fit if standing else None)
-                number, doubtful = fit or self.fits + 1, not proven or entropy.seeded
+                begun = self._standing(events, run)
+                costs = self._admitted(events, append, run if begun else "")
+                number = begun[0].fit if begun else self.fits + 1
+                doubtful = not proven or entropy.seeded
                 planned = [
-                    Charged(number, charge.label, charge.mechanism.event, doubtful, cost)
+                    Charged(number, charge.label, charge.mechanism.event, doubtful, cost, run)
                     for charge, cost in zip(charges, costs, strict=True)
                 ]
                 recorder = self._recorder(planned, append)
-                reservation = Reservation(charges, entropy, recorder, number, standing)
+                reservation = Reservation(charges, entropy, recorder, len(begun))
                 try:
                     yield reservation
                 finally:
@@ -199,25 +201,24 @@ class Ledger:
         finally:
             self._reserved = False
 
-    def _standing(self, events: list[Event], fit: int) -> int:
-        """How many charges of a fit that was broken off stand."""
-        standing = self.account.standing(fit)
-        if standing != events[: len(standing)] or (not standing and fit <= self.fits):
+    def _standing(self, events: list[Event], run: str) -> list[Charged]:
+        """The charges of a fit that was broken off, which have to be the first of these."""
+        standing = self.account.standing(run)
+        if [charge.event for charge in standing] != events[: len(standing)]:
             raise BudgetError(
-                f"fit {fit} of {self.path or 'this ledger'} was charged for other draws: it cannot be "
+                f"this fit was charged to {self.path or 'this ledger'} for other draws: it cannot be "
                 "gone on with. Begin anew"
             )
-        return len(standing)
+        return standing
 
-    def _admitted(
-        self, events: list[Event], append: _Append | None, fit: int | None = None
-    ) -> list[float]:
+    def _admitted(self, events: list[Event], append: _Append | None, run: str = "") -> list[float]:
         """What each draw costs, if all of them stay within the limit; a new file then has its header."""
         begun = self.account.begun(events)
-        costs = begun.admits(events) if fit is None else begun.admits_rest(events, fit)
+        costs = begun.admits_rest(events, run) if run else begun.admits(events)
+        new = events[len(begun.standing(run)) :]
         # A limit that this file was not begun with is kept for fits that were planned in advance.
-        if costs is None or (begun.limit is None and not begun.sum_within(self.limit, events)):
-            raise BudgetError(self._refusal(events, begun))
+        if costs is None or (begun.limit is None and not begun.sum_within(self.limit, new)):
+            raise BudgetError(self._refusal(new, begun))
         if begun is not self.account:
             if append is not None and self._file is not None:
                 append(begun.header())
@@ -239,11 +240,15 @@ class Ledger:
             f"{filtered}. Nothing was drawn: use a smaller epsilon, or a ledger with a larger limit"
         )
 
-    def _recorder(self, planned: list[Charged], append: _Append | None) -> Callable[[int], None]:
-        """Records a planned charge by its place."""
+    def _recorder(self, planned: list[Charged], append: _Append | None) -> Callable[[int, int], None]:
+        """Records a planned charge by its place; what ``skipped`` ones before it cost is paid with it.
 
-        def record(place: int) -> None:
-            charged = planned[place]
+        The first draw of a fit may pay for all of them: passed over, its price is not saved.
+        """
+
+        def record(place: int, skipped: int) -> None:
+            cost = fsum(each.cost for each in planned[place - skipped : place + 1])
+            charged = replace(planned[place], cost=cost)
             if append is not None:
                 append(charged.to_json(self.account.format))
             self.account = self.account.charged(charged)
@@ -285,36 +290,45 @@ class Reservation:
         self,
         charges: Sequence[Charge],
         entropy: Entropy,
-        record: Callable[[int], None],
-        fit: int = 0,
+        record: Callable[[int, int], None],
         standing: int = 0,
     ) -> None:
-        self.fit = fit  # its number in the ledger
         self._entropy, self._record = entropy, record
+        self._skipped = 0  # places passed over since the last charge
         self._standing = standing  # charges that were recorded before this reservation
         self._charges, self._place = tuple(charges), 0
         self._closed = False
         self._process = os.getpid()
 
-    def ask(self, question: Callable[[Draw], _T]) -> _T:
-        """Charge the next draw, then put the question to the data with the right to draw it."""
-        _check_process(self._process)
-        if self._closed:
-            raise BudgetError("this reservation has ended")
+    def ask(self, question: Callable[[Draw], _T], entropy: Entropy | None = None) -> _T:
+        """Charge the next draw, then put the question to the data with the right to draw it.
+
+        ``entropy`` is where its noise comes from, if not where that of the others does.
+        """
+        self.check_open()
         if self._place == len(self._charges):
             raise BudgetError("every charge of the plan has been drawn")
         place, self._place = self._place, self._place + 1
         try:
             if place >= self._standing:
-                self._record(place)
+                self._record(place, self._skipped)
+                self._skipped = 0
         except BaseException:
             self.close()  # half a line may have been written, which only the next opening removes
             raise
-        return question(Draw(self._charges[place], self._entropy))
+        return question(Draw(self._charges[place], entropy or self._entropy))
 
     def skip(self) -> None:
-        """Pass over the next draw, which is not made: it is not charged, unless it was before."""
+        """Pass over the next draw, which is not made; what it would have paid is paid with the next."""
+        if self._place >= self._standing:
+            self._skipped += 1
         self._place += 1
+
+    def check_open(self) -> None:
+        """Refuse what could not be charged any more."""
+        _check_process(self._process)
+        if self._closed:
+            raise BudgetError("this reservation has ended")
 
     def close(self) -> None:
         self._closed = True

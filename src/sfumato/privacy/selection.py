@@ -72,7 +72,7 @@ def select_best(draw: Draw, run: Callable[[int, Reservation], tuple[_T, float]])
         number = int(generator.integers(len(mechanism.runs)))
         charges = mechanism.runs[number]
         # Nothing more to record: the charge of the whole covers any number of runs.
-        reservation = Reservation((*charges.fit, charges.score), entropy, lambda _place: None)
+        reservation = Reservation((*charges.fit, charges.score), entropy, lambda _place, _skipped: None)
         made, score = run(number, reservation)
         reservation.close()
         # Only the best is kept. Among equals the first: as runs are alike, that is as good as a random

@@ -90,11 +90,11 @@ def study(tmp_path, request):
     return tmp_path
 
 
-def serving(parties, folder, name):
+def serving(parties, folder, name, *more):
     parties.start(
         name,
         *("serve", folder / "study" / name, folder / f"{name}.csv", "--value", "rating"),
-        *("--out", folder / name, "--threads", 1),
+        *("--out", folder / name, "--threads", 1, *more),
     )
 
 
@@ -117,7 +117,7 @@ def test_the_release_is_that_of_one_process_though_the_leader_was_killed(study):
     words += ("--ledger", study / "ledger.jsonl")
     with Parties(study) as parties:
         for name in NAMES:
-            serving(parties, study, name)
+            serving(parties, study, name, "--trust-leader")
         parties.start("leader", *words)
         grown(study / "leader" / "journal", 5000, parties, "leader")
         if parties.running["leader"].poll() is None:

@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 from studying import SITES, Sites, part, study_of
 
-from sfumato.errors import BudgetError, DataError, SiteLostError
+from sfumato.errors import BudgetError, DataError, SettingError, SiteLostError
 from sfumato.estimators.studies import lead
+from sfumato.owners.holding import nobody
 from sfumato.owners.journal import Journal
 from sfumato.owners.leading import Patience, Released
-from sfumato.owners.messages import Joined, Masked, Open, RefusedError, Round, digest_of
+from sfumato.owners.masks import new_secret, public_key
+from sfumato.owners.messages import Begin, Joined, Masked, Open, RefusedError, Round, digest_of
 from sfumato.owners.participant import Answered, OpenedWith, Participant
 from sfumato.privacy.account import read_ledger
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.mechanisms import Noisy
 from sfumato.wire import from_wire, to_wire
 
 SOON = Patience(answer=5.0, lost=0.05)
@@ -259,6 +263,35 @@ def test_a_journal_without_its_end_is_noticed_by_the_ledger(tmp_path):
         Participant(study, "east", part(0), tmp_path / "sites" / "east")
 
 
+def first_round(study, site):
+    solver = study.plan.task.solver
+    question = digest_of(solver.ask(solver.init(study.plan.run, study.facts)))
+    return site("round", to_wire(Round(0, 0, (), question)))
+
+
+@pytest.mark.parametrize("kind", ["each site", "secure shares"])
+def test_an_answer_that_was_lost_from_the_journal_is_given_again(kind, tmp_path):
+    """The key of its noise is written before it is charged: drawn again, it is the same."""
+    study = study_of(kind)
+    keys = None
+    sent = []
+    for _ in range(2):
+        with Participant(study, "east", part(0), tmp_path / "east") as site:
+            if kind == "secure shares":
+                keys = keys or {n: public_key(new_secret()) for n in SITES}
+                keys["east"] = public_key(site._secret)
+                site("begin", to_wire(Begin(keys, "leader")))
+            before = (tmp_path / "east" / "journal").read_bytes()
+            sent.append(first_round(study, site))
+            after = (tmp_path / "east" / "journal").read_bytes()
+        answered = len(to_wire(Answered(0, from_wire(sent[0])))) + 48
+        if len(sent) == 1:
+            assert len(after) - len(before) > answered
+            (tmp_path / "east" / "journal").write_bytes(after[:-answered])
+    assert sent[0] == sent[1]
+    assert len(read_ledger(tmp_path / "east" / "ledger.jsonl").charges) == 1
+
+
 def test_two_processes_cannot_answer_for_one_site(tmp_path):
     study = study_of("each site")
     with (
@@ -268,43 +301,182 @@ def test_two_processes_cannot_answer_for_one_site(tmp_path):
         Participant(study, "east", part(0), tmp_path)
 
 
-def test_a_ledger_goes_on_with_a_fit_that_was_broken_off(tmp_path):
-    from sfumato.privacy.entropy import Entropy
-
-    study = study_of("each site")
-    charges, path = study.plan.charges, tmp_path / "l.jsonl"
-    with Ledger(study.facts.unit, path=path).reserve(charges, Entropy(1)) as reservation:
-        for _ in range(3):
-            reservation.ask(lambda draw: None)
-    with Ledger(study.facts.unit, path=path).reserve(charges[:2], Entropy(1)) as other:
-        other.ask(lambda draw: None)
-    ledger = Ledger(study.facts.unit, path=path)
-    with ledger.reserve(charges, Entropy(1), fit=1) as reservation:
-        assert reservation.fit == 1
-        for _ in charges:
-            reservation.ask(lambda draw: None)
-    account = read_ledger(path)
-    assert account.standing(1) == [charge.mechanism.event for charge in charges]
-    assert len(account.standing(2)) == 1
-    for wrong in (charges[1:], charges[:1]):
-        with pytest.raises(BudgetError, match="charged for other draws"):
-            ledger.reserve(wrong, Entropy(1), fit=1).__enter__()
-
-
-def test_the_rest_of_a_fit_has_to_be_within_the_limit(tmp_path):
-    from sfumato.privacy.entropy import Entropy
-
-    study = study_of("each site")
-    charges, path = study.plan.charges, tmp_path / "l.jsonl"
-    limit = study.plan.budget
-    with Ledger(study.facts.unit, limit, path).reserve(charges, Entropy(1)) as reservation:
+def drawn(reservation, times):
+    for _ in range(times):
         reservation.ask(lambda draw: None)
+
+
+def test_a_ledger_goes_on_with_a_fit_that_was_broken_off(tmp_path):
+    study = study_of("each site")
+    charges, path = study.plan.charges, tmp_path / "l.jsonl"
+    with Ledger(study.facts.unit, path=path).reserve(charges, Entropy(1), run="a") as reservation:
+        drawn(reservation, 3)
+    for run in ("", "b"):  # of the same draws, and not the same fit
+        with Ledger(study.facts.unit, path=path).reserve(charges, Entropy(1), run=run) as other:
+            drawn(other, 1)
+    ledger = Ledger(study.facts.unit, path=path)
+    with ledger.reserve(charges, Entropy(1), run="a") as reservation:
+        drawn(reservation, len(charges))
+    account = read_ledger(path)
+    assert [c.event for c in account.standing("a")] == [c.mechanism.event for c in charges]
+    assert {c.fit for c in account.standing("a")} == {1}
+    assert [c.fit for c in account.standing("b")] == [3]
+    assert account.fits == 3
+    assert not account.standing("")
+    for wrong in (charges[1:], charges[:1]):
+        with pytest.raises(BudgetError, match=r"charged to .* for other draws"):
+            ledger.reserve(wrong, Entropy(1), run="a").__enter__()
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_the_rest_of_a_fit_has_to_be_within_the_limit(in_file, tmp_path):
+    """Whether the file was begun with the limit, or a site names one later."""
+    study = study_of("each site")
+    charges, path, limit = study.plan.charges, tmp_path / "l.jsonl", study.plan.budget
+    begun = limit if in_file else None
+    with Ledger(study.facts.unit, begun, path).reserve(charges, Entropy(1), run="a") as reservation:
+        drawn(reservation, 1)
     with (
         pytest.raises(BudgetError, match="the budget"),
-        Ledger(study.facts.unit, limit, path).reserve(charges, Entropy(1)),
+        Ledger(study.facts.unit, limit, path).reserve(charges, Entropy(1), run="b"),
     ):
         pass
-    with Ledger(study.facts.unit, limit, path).reserve(charges, Entropy(1), fit=1) as reservation:
-        for _ in charges:
-            reservation.ask(lambda draw: None)
+    with Ledger(study.facts.unit, limit, path).reserve(charges, Entropy(1), run="a") as reservation:
+        drawn(reservation, len(charges))
     assert len(read_ledger(path).charges) == len(charges)
+
+
+@pytest.mark.parametrize("unit", ["entry", "user"])
+def test_passing_over_the_first_round_saves_nothing_of_the_limit(unit, tmp_path):
+    """The first draw may pay for all of them: a leader that begins with the second is no cheaper."""
+    study = study_of("each site", unit)
+    charges, limit = study.plan.charges, study.plan.budget
+    spent = []
+    for skipped in (0, 1, 3):
+        path = tmp_path / f"{skipped}.jsonl"
+        ledger = Ledger(study.facts.unit, limit, path)
+        with ledger.reserve(charges, Entropy(), run="a") as reservation:
+            for _ in range(skipped):
+                reservation.skip()
+            drawn(reservation, len(charges) - skipped)
+        account = read_ledger(path)
+        spent.append(account.spent)
+        assert account.odometer(limit.delta) >= account.epsilon(limit.delta)
+    assert spent[1:] == pytest.approx(spent[:1] * 2)
+
+
+# -- a leader that does not do as agreed ----------------------------------------------------------
+
+
+def test_what_is_said_to_be_released_has_to_have_its_form(tmp_path):
+    """Kernels index by level: fewer numbers than levels would be read from elsewhere in memory."""
+    for unit in ("entry", "user"):
+        study = study_of("each site", unit)
+        solver = study.plan.task.solver
+        state = solver.init(study.plan.run, study.facts)
+        good = solver.ask(state).clipped(nobody(study))
+        for values, deviation, public in (
+            (np.zeros(good.values.size + 1), 1.0, ()),
+            (np.zeros(0), 1.0, ()),
+            (np.zeros(good.values.shape, np.int64), 1.0, ()),
+            (np.full(good.values.shape, np.nan), 1.0, ()),
+            (np.full(good.values.shape, np.inf), 1.0, ()),
+            (np.zeros(good.values.shape), 0.0, ()),
+            (np.zeros(good.values.shape), np.nan, ()),
+            (np.zeros(good.values.shape), 1.0, (np.zeros(3, np.int64),)),
+        ):
+            with Participant(study, "east", part(0), tmp_path / "east") as site:
+                forged = Round(1, 0, (Noisy(values, deviation, public),), "00")
+                with pytest.raises(RefusedError, match="cannot have been"):
+                    site("round", to_wire(forged))
+                assert not site._ledger.events
+        (tmp_path / "east" / "journal").unlink()
+        (tmp_path / "east" / "ledger.jsonl").unlink()
+
+
+def test_a_leader_without_its_journal_cannot_go_on_with_secure_sums(tmp_path):
+    """Begun anew, it would ask a site that was late for the key that hides its answer."""
+    names = ("a", "b", "c", "d", "e")
+    study = study_of("secure shares", sites=names, tolerate=2)
+    with Sites(study, tmp_path / "sites") as sites:
+        hub, inner = sites.hub, sites.handler("c")
+
+        def late(topic, message):
+            answer = inner(topic, message)
+            if topic == "round":
+                raise TimeoutError
+            return answer
+
+        hub.handlers["c"] = late
+        lead(study, hub, tmp_path / "lead", patience=SOON)
+        with pytest.raises(RefusedError, match="begun by another leader"):
+            lead(study, sites.hub, tmp_path / "another", patience=SOON)
+        assert not sites.running["c"]._journal.of(OpenedWith)
+
+
+def test_a_round_has_one_question(tmp_path):
+    """Led again elsewhere over fewer sites, earlier answers are not given for other questions."""
+    study = study_of("each site")
+    with Sites(study, tmp_path / "sites") as sites:
+        lead(study, sites.hub, tmp_path / "lead")
+    with Sites(study, tmp_path / "sites") as sites:
+        hub = sites.hub
+        inner = hub.handlers["west"]
+
+        def away(topic, message):
+            if topic == "round":
+                raise ConnectionError
+            return inner(topic, message)
+
+        hub.handlers["west"] = away
+        few = Patience(answer=5.0, lost=0.05, least=3)
+        with pytest.raises(RefusedError, match="another question in its journal for round 2"):
+            lead(study, hub, tmp_path / "another", patience=few)
+
+
+def test_another_fit_of_the_same_draws_is_not_taken_for_this_one(tmp_path):
+    """One owner's ledger: led in two folders it is charged twice, whichever was begun first."""
+    study = study_of("one owner")
+    path = tmp_path / "ledger.jsonl"
+
+    def led(folder, hub):
+        ledger = Ledger(study.facts.unit, path=path)
+        return lead(study, hub, tmp_path / folder, patience=SOON, ledger=ledger)
+
+    with Sites(study, tmp_path / "sites") as sites:
+        hub = sites.hub
+        hub.away.add("west")
+        with pytest.raises(SiteLostError):
+            led("a", hub)
+        led("b", sites.hub)
+    with Sites(study, tmp_path / "other sites") as sites:
+        led("a", sites.hub)
+    account = read_ledger(path)
+    assert account.fits == 2
+    assert len(account.charges) == 2 * len(study.plan.charges)
+
+
+def test_errors_of_files_stay_with_the_owner(tmp_path, monkeypatch):
+    study = study_of("each site")
+    with Participant(study, "east", part(0), tmp_path / "east") as site:
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(RefusedError, match="its owner sees why") as refused:
+            first_round(study, site)
+        assert str(tmp_path) not in str(refused.value)
+        monkeypatch.undo()
+    with Participant(study, "east", part(0), tmp_path / "east") as site:
+        first_round(study, site)  # and started again it goes on
+
+
+def test_sums_without_noise_leave_only_if_that_is_said(tmp_path):
+    study = study_of("one owner")
+    with pytest.raises(SettingError, match="sums leave the site as they are"):
+        Participant(study, "east", part(0), tmp_path / "east")
+    with pytest.raises(SettingError, match="set no limit here"):
+        Participant(
+            study, "east", part(0), tmp_path / "east", trust_leader=True, limit=study.plan.budget
+        )

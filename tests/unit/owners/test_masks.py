@@ -9,7 +9,7 @@ from sfumato.owners.masks import Masks, Revealed, agreed_key, new_secret, opened
 
 NAMES = ("a", "b", "c", "d")
 STUDY = "ab" * 32
-SECRETS = {name: bytes([number + 1]) * 32 for number, name in enumerate(NAMES)}
+SECRETS = {name: bytes([number + 1]) * 64 for number, name in enumerate(NAMES)}
 KEYS = {name: public_key(secret) for name, secret in SECRETS.items()}
 MASKS = {name: Masks(name, secret, KEYS, STUDY) for name, secret in SECRETS.items()}
 
@@ -94,6 +94,6 @@ def test_what_is_no_key_is_an_error(revealed, said):
 def test_keys_that_everybody_could_guess_are_refused():
     for bad in (bytes(32), b"short", bytes([1]) + bytes(31)):
         with pytest.raises(SettingError, match="public key"):
-            agreed_key(new_secret(), bad)
+            agreed_key(new_secret()[:32], bad)
     with pytest.raises(SettingError, match="not in the sum"):
         MASKS["a"].reveal(0, ("b", "c"))

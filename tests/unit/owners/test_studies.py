@@ -243,7 +243,7 @@ def test_sites_do_nothing_but_what_the_study_says(tmp_path):
             ("join", Join("00"), "another study"),
             ("join", Open(0, ()), "Open was sent where another message"),
             ("sql", Join("00"), "no message 'sql'"),
-            ("begin", Begin({}), "keys are for"),
+            ("begin", Begin({}, ""), "keys are for"),
             ("round", Round(-1, 0, (), ""), "no round 0"),
             ("round", Round(99, 0, (), ""), "no round 100"),
             ("round", Round(0, 0, (noisy,), ""), "was sent those of rounds 1 to 1"),
