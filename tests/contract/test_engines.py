@@ -225,8 +225,8 @@ def test_open_fits_of_shards_agree_to_rounding(shards):
     ("made", "settings", "message"),
     [
         ({}, {"duplicates": "mean"}, "merge them before"),
-        ({"by": "item"}, {"privacy": privacy("user", "user", "bias")}, "make them with by='user'"),
-        ({"dtype": "float32"}, {"privacy": privacy("user", "user", "bias")}, "dtype='float64'"),
+        ({"by": "item"}, {"privacy": privacy("user", "user", "bias")}, 'make them with by="user"'),
+        ({"dtype": "float32"}, {"privacy": privacy("user", "user", "bias")}, 'dtype="float64"'),
         (
             {},
             {
