@@ -12,12 +12,15 @@ from sfumato.engines.local import Local
 from sfumato.errors import DataError, MissingExtraError, SettingError
 from sfumato.fit.completion import carry_out, carry_out_private, training_rmse
 from sfumato.fit.plan import Plan
+from sfumato.kernels.numba.normal import Uncertainty
 from sfumato.models.shape import Shape
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by
 from sfumato.sites.shards import ShardSite
+from sfumato.solvers.least_squares.als import Rows, RowsQuery
+from sfumato.solvers.protocol import random_start
 
 USERS, ITEMS = 40, 12
 MODES = (sf.Mode("user", USERS), sf.Mode("item", ITEMS))
@@ -112,6 +115,38 @@ def test_open_fits_agree_to_rounding(engine):
         found.predict(ratings().coordinates), expected.predict(ratings().coordinates), rtol=1e-6
     )
     assert error == pytest.approx(training_rmse(expected, Local(Site(ratings(), 1))), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rows", [Rows(0, 0, 9), Rows(0, 0, USERS), Rows(1, 3, 5), Rows(0, 39, 40)], ids=str
+)
+def test_sites_without_entries_of_some_rows_add_nothing_to_them(engine, rows):
+    kept = ratings().take(ratings().coordinates[0] < 39)  # a user whom nobody has entries of
+    model = Shape(MODES, (2, 2)).zeros()
+    random_start(model, [0.0, 0.0], 1.0, seed=0)
+    certain = Uncertainty(np.zeros((0, model.rows.shape[1])), np.zeros(0), np.zeros(0))
+    query = RowsQuery(model, certain, rows)
+    expected = query.answer(Site(kept, 1))
+    with engine(cut_by(kept, 0, 3)) as several:
+        found = several.answer(query)
+    for sums, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(sums, wanted, rtol=1e-12)
+
+
+def test_only_sites_that_are_concerned_are_asked():
+    class Query:
+        asked = 0
+
+        def concerns(self, site):
+            return site.tensor.coordinates[0, 0] > 0
+
+        def answer(self, site):
+            Query.asked += 1
+            return site.tensor.n_entries
+
+    parts = cut_by(ratings(), 0, 3)
+    assert in_this_process(parts).answer(Query()) == sum(part.n_entries for part in parts[1:])
+    assert Query.asked == 2
 
 
 def test_what_does_not_add_up_is_refused_before_anything_is_charged(engine):

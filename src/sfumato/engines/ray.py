@@ -18,7 +18,7 @@ from functools import reduce
 from typing import Any
 
 from sfumato.checks import check_count, check_positive, check_text, given
-from sfumato.engines.answers import OwnRows, added, own_rows_of, with_own_rows
+from sfumato.engines.answers import OwnRows, added, own_rows_of, part_of_answer, with_own_rows
 from sfumato.engines.local import Local
 from sfumato.engines.protocol import Engine
 from sfumato.errors import MissingExtraError, SettingError, SiteLostError
@@ -27,6 +27,7 @@ from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped, combine
 from sfumato.sites.memory import Site
 from sfumato.solvers.protocol import Query, SumQuery
+from sfumato.surface import setting
 
 SiteMaker = Callable[[int], Site]  # a site with so many threads
 _STORE = 256 * 2**20  # bytes of Ray's own store, where a cluster is started here
@@ -75,6 +76,10 @@ class Worker(Local):
 
     def __init__(self, makers: Sequence[SiteMaker], threads: int) -> None:
         super().__init__(*(make(threads) for make in makers))
+
+    def part_of_answer(self, query: Query) -> Any | None:
+        """None, instead of a message full of zeros, where these sites have nothing to add."""
+        return part_of_answer(query, self.held)
 
     def own_rows(self, model: Multilinear, prior: OwnPrior) -> list[OwnRows]:
         return own_rows_of(model, prior, self.held)
@@ -127,7 +132,8 @@ class RayEngine(Engine):
             late = len(asked) - len(self._ray.wait(asked, num_returns=len(asked), timeout=0)[0])
             raise SiteLostError(
                 f"{late} of {len(asked)} workers did not answer within {limit:g} seconds: give more "
-                "time (timeout), or see what they are doing. What was charged stays charged"
+                f"time ({setting('timeout')}), or see what they are doing. What was charged stays "
+                "charged"
             ) from error
         except errors.RayTaskError as error:  # raised by our own code, at a worker
             raise error.cause from error
@@ -142,7 +148,8 @@ class RayEngine(Engine):
         self._call("check_shape", shape)
 
     def answer(self, query: Query) -> Any:
-        return added(query, self._call("answer", query))
+        parts = [part for part in self._call("part_of_answer", query) if part is not None]
+        return added(query, parts or self._call("answer", query)[:1])
 
     def clipped(self, query: SumQuery) -> Clipped:
         return combine(self._call("clipped", query))

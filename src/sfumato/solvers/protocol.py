@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -93,6 +93,18 @@ class Finished(Generic[_Model_co]):
 
 class Query(Protocol):
     """A question of an open fit. Statistics of several holders may be added where they have a ``+``."""
+
+    def answer(self, site: Any) -> Any: ...
+
+
+@runtime_checkable
+class PartQuery(Protocol):
+    """A question about some levels alone, to which a holder of data may have nothing to add but zeros.
+
+    Who is not concerned need not be asked where somebody else is.
+    """
+
+    def concerns(self, site: Any) -> bool: ...
 
     def answer(self, site: Any) -> Any: ...
 

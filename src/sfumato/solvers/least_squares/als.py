@@ -114,6 +114,11 @@ class RowsQuery:
     uncertainty: Uncertainty
     rows: Rows
 
+    def concerns(self, site: Site) -> bool:
+        """Whether there are entries of these rows: of the mode that shards are cut by, one has them."""
+        starts = site.by_mode(self.rows.mode).starts
+        return bool(starts[self.rows.low] < starts[self.rows.high])
+
     def answer(self, site: Site) -> NormalEquations:
         entries = site.by_mode(self.rows.mode)
         return normal_equations(self.model, self.uncertainty, entries, *self.rows, site.threads)
