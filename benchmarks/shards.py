@@ -15,6 +15,8 @@ use), and 40 while shards are made.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -67,6 +69,8 @@ class Peak:
     """The most anonymous memory of this process while it is looked at."""
 
     def __init__(self) -> None:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # or memory that is free would not count when it is used again
         self.least = self.most = _anonymous()
         self._done = Event()
         self._thread = Thread(target=self._look, daemon=True)
@@ -165,12 +169,15 @@ def measured(entries: int, folder: Path, memory: int, in_memory: int, times: int
     for estimator in (_openly(), _privately(10_000)):  # compiles
         estimator.fit(tiny)
     shards, figures = _made(entries, folder / "shards", memory)
-    parts = [np.concatenate(each, axis=-1) for each in zip(*batches(in_memory), strict=True)]
-    tensor = sf.SparseTensor(*parts, MODES, BOUNDS)
-    del parts
+    tensor = _in_memory(in_memory) if times else tiny
     for name, make in (("ALS", lambda _: _openly()), ("private rounds", _privately)):
         figures += _fits(name, make, shards, tensor, times)
     return figures
+
+
+def _in_memory(entries: int) -> sf.SparseTensor:
+    parts = [np.concatenate(each, axis=-1) for each in zip(*batches(entries), strict=True)]
+    return sf.SparseTensor(*parts, MODES, BOUNDS)
 
 
 def _made(entries: int, target: Path, memory: int) -> tuple[sf.Shards, list[Figure]]:
