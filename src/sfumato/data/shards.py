@@ -348,6 +348,7 @@ class _Maker:
             with writing(self._target):
                 digest = files.write_shard(new, k, coordinates, kept)
             made.append(ShardFacts((int(edges[k]), int(edges[k + 1])), kept.shape[0], digest))
+            del coordinates, values, kept  # before the next one is made: memory is for one of them
             self._tell("sort", k + 1, number)
         entries = sum(shard.entries for shard in made)
         kind: Any = self._dtype.name

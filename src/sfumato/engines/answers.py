@@ -20,7 +20,7 @@ from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.least_squares.own_rows import solve_own
-from sfumato.solvers.protocol import PartQuery, Query, SumQuery
+from sfumato.solvers.protocol import ChainQuery, PartQuery, Query, SumQuery
 from sfumato.types import Array
 
 
@@ -59,12 +59,24 @@ def part_of_answer(query: Query, sites: Sequence[Any]) -> Any | None:
 
     Each is added when it comes: of a large answer two are held at a time, however many sites there are.
     """
+    if isinstance(query, ChainQuery):
+        return _chained(query, sites)
     total = None
     for site in sites:
         if isinstance(query, PartQuery) and not query.concerns(site):
             continue
         answer = query.answer(site)
         total = answer if total is None else added(query, [total, answer])
+    return total
+
+
+def _chained(query: ChainQuery, sites: Sequence[Any]) -> Any:
+    """What one site after the other makes of a question, each going on from the one before."""
+    total = None
+    for number in query.order(len(sites)):
+        answer = query.answer(sites[number])
+        total = answer if total is None else query.joined(total, answer)
+        query = query.after(answer)
     return total
 
 

@@ -227,6 +227,8 @@ class TensorEstimator(Parametrised, ABC):
     def _fit_openly(self, source: Source) -> None:
         prepare.check_sizes(source.modes)
         plan = self._open_plan(source.modes, source.dtype, source.n_entries)
+        if self.engine is not None:
+            self.engine.check_solver(plan.solver)
         source = source.checked(self.duplicates, plan.shape.dtype)
         with source.engine(self.engine, source.cut_by, self._threads) as engine:
             result = carry_out(plan, engine, self.progress)

@@ -180,7 +180,7 @@ class ShardSource(Source):
                 f"all entries of one {wanted} have to be in one shard, and these are cut by {own}: make "
                 f"them with {setting('by', wanted)}"
             )
-        numbers = range(len(self.shards))
+        numbers = [number for number, entries in enumerate(self.shards.entries) if entries]
         if settings is None:
             return Local(*(ShardSite(self.shards, number, threads) for number in numbers))
         return settings.open([_ShardMaker(str(self.shards.folder), number) for number in numbers])
