@@ -31,7 +31,8 @@ def folder(tmp_path_factory):
     }
     table = pa.table({**columns, "rating": tensor.values})
     pacsv.write_csv(table, made / "ratings.csv")
-    (made / "items.txt").write_text("\n".join(tensor.modes[1].labels))
+    for mode in tensor.modes[:2]:
+        (made / f"{mode.name}s.txt").write_text("\n".join(mode.labels))
     (made / "parts").mkdir()
     for part in range(3):
         pq.write_table(table.slice(150 * part, 150), made / "parts" / f"{part}.parquet")
@@ -171,6 +172,33 @@ def test_private_fits_release_the_same_bytes(folder, tmp_path):
         for name in ("cut", "file")
     ]
     assert released[0] == released[1]
+
+
+def test_users_are_protected_where_their_labels_are_listed(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    listed = ["user=users.txt"]
+    cut = ["--labels", *listed, "--shards", 2, "--out", tmp_path / "cut"]
+    made = run("shard", "ratings.csv", *READ, *cut)
+    assert made.exit_code == 0, made.stderr
+    asked = [*PRIVATE[:4], "--unit", "user", "--labels-are-public", "--public-labels", *listed]
+    asked += ["--noise-seed", "1", "--force", "--quiet"]
+    released = []
+    for source in ([tmp_path / "cut"], ["ratings.csv", *READ]):
+        result = run("complete", *source, *asked, "--out", tmp_path / "m")
+        assert result.exit_code == 0, result.stderr
+        files = (tmp_path / "m" / "release").iterdir()
+        released.append({path.name: path.read_bytes() for path in files})
+    assert released[0] == released[1]
+
+
+@pytest.mark.parametrize("solver", ["sgd", "minibatch"])
+def test_passes_fit_shards_and_are_refused_on_ray(folder, tmp_path, solver):
+    words = [folder / "cut", *QUICK, "--solver", solver, "--out", tmp_path / "m"]
+    assert completed_json(*words)["solver"] == solver
+    pytest.importorskip("ray")
+    refused = run("complete", *words, "--engine", "ray")
+    assert refused.exit_code == 1
+    assert "use --solver als, or leave --engine out" in refused.stderr
 
 
 def test_ray_fits_shards_and_files(folder, tmp_path):
