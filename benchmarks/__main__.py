@@ -23,6 +23,7 @@ PARTS = (
     "coupled",
     "memory",
     "shards",
+    "scaling",
     "owners",
     "rounds",
     "compile",

@@ -14,6 +14,7 @@ from sfumato.engines.local import Local
 from sfumato.errors import DataError, MissingExtraError, SettingError
 from sfumato.fit.completion import carry_out, carry_out_private, training_rmse
 from sfumato.fit.plan import Plan
+from sfumato.kernels.numba.normal import Uncertainty
 from sfumato.models.shape import Shape
 from sfumato.owners.hub import InProcess
 from sfumato.owners.participant import Participant
@@ -22,6 +23,9 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by
 from sfumato.sites.shards import ShardSite
+from sfumato.solvers.least_squares import als
+from sfumato.solvers.least_squares.questions import Rows, RowsQuery
+from sfumato.solvers.protocol import MomentsQuery, Run, random_start
 
 USERS, ITEMS = 40, 12
 MODES = (sf.Mode("user", USERS), sf.Mode("item", ITEMS))
@@ -144,6 +148,59 @@ def test_open_fits_agree_to_rounding(engine):
     assert error == pytest.approx(training_rmse(expected, Local(Site(ratings(), 1))), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "rows", [Rows(0, 0, 9), Rows(0, 0, USERS), Rows(1, 3, 5), Rows(0, 39, 40)], ids=str
+)
+def test_sites_without_entries_of_some_rows_add_nothing_to_them(engine, rows):
+    kept = ratings().take(ratings().coordinates[0] < 39)  # a user whom nobody has entries of
+    model = Shape(MODES, (2, 2)).zeros()
+    random_start(model, [0.0, 0.0], 1.0, seed=0)
+    certain = Uncertainty(np.zeros((0, model.rows.shape[1])), np.zeros(0), np.zeros(0))
+    query = RowsQuery(model, certain, rows)
+    expected = query.answer(Site(kept, 1))
+    with engine(cut_by(kept, 0, 3)) as several:
+        found = several.answer(query)
+    for sums, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(sums, wanted, rtol=1e-12)
+
+
+def test_questions_that_follow_each_other_are_sent_without_the_model(on_ray, monkeypatch):
+    """Rows of a mode are asked for block by block, and the rows that these rest on stay as they are."""
+    monkeypatch.setattr(als, "_BLOCK_BYTES", 1)
+    planted = sf.synthetic.cp((300, 200, 5), 2, entries=4000, snr=3.0, seed=1)
+    plan = Plan(Shape(planted.tensor.modes, (2, 2, 2)), sf.ALS(sweeps=4, presence=False))
+    expected = carry_out(plan, Local(Site(planted.tensor, 1))).model
+    sent = []
+    with on_ray(cut_by(planted.tensor, 0, 3)) as several:
+        call = several._call
+        monkeypatch.setattr(several, "_call", lambda name, *rest: sent.append(name) or call(name, *rest))
+        found = carry_out(plan, several).model
+    np.testing.assert_allclose(found.rows, expected.rows, rtol=1e-5, atol=1e-8)
+    assert sent.count("part_of_next") == 4 * (4 + 3)  # of blocks of 64 rows all but the first
+
+
+def test_only_sites_that_are_concerned_are_asked():
+    class Query:
+        asked, part = 0, None
+
+        def about(self, part):
+            return self
+
+        def follows(self, before):
+            return False
+
+        def concerns(self, site):
+            return site.tensor.coordinates[0, 0] > 0
+
+        def answer(self, site):
+            Query.asked += 1
+            return site.tensor.n_entries
+
+    parts = cut_by(ratings(), 0, 3)
+    assert in_this_process(parts).answer(Query()) == sum(part.n_entries for part in parts[1:])
+    assert Query.asked == 2
+
+
 def test_what_does_not_add_up_is_refused_before_anything_is_charged(engine):
     plan = plan_of("value", None, "input", 2)
     ledger = Ledger(plan.task.unit)
@@ -255,8 +312,8 @@ def test_open_fits_of_shards_agree_to_rounding(shards):
     ("made", "settings", "message"),
     [
         ({}, {"duplicates": "mean"}, "merge them before"),
-        ({"by": "item"}, {"privacy": privacy("user", "user", "bias")}, "make them with by='user'"),
-        ({"dtype": "float32"}, {"privacy": privacy("user", "user", "bias")}, "dtype='float64'"),
+        ({"by": "item"}, {"privacy": privacy("user", "user", "bias")}, 'make them with by="user"'),
+        ({"dtype": "float32"}, {"privacy": privacy("user", "user", "bias")}, 'dtype="float64"'),
         (
             {},
             {
@@ -280,14 +337,97 @@ def test_open_fits_of_shards_agree_to_rounding(shards):
             "other labels of user",
         ),
         ({}, {"privacy": sf.Privacy(1, unit="value", method="input", seed=1)}, "do not add up over 3"),
-        ({}, {"solver": "sgd"}, "do not add up over several sites"),
     ],
-    ids=["duplicates", "cut", "precision", "number", "labels", "method", "solver"],
+    ids=["duplicates", "cut", "precision", "number", "labels", "method"],
 )
 def test_what_shards_cannot_do_is_refused_with_advice(tmp_path, made, settings, message):
     shards = sf.make_shards(ratings(), tmp_path / "shards", shards=3, **made)
     with pytest.raises(SettingError, match=message):
         sf.CP(2, **settings).fit(shards)
+
+
+def test_shards_without_entries_are_not_asked(tmp_path):
+    shards = sf.make_shards(ratings(), tmp_path / "shards", shards=60)
+    assert 0 in shards.entries
+    one, other = (sf.CP(2).fit(source).predict(ratings()) for source in (ratings(), shards))
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+# -- passes, which go from one site to the next ------------------------------------------------------
+
+
+PASSES = [sf.SGD(passes=5), sf.MinibatchSGD(passes=5), sf.SequentialSGD(passes=5)]
+
+
+@pytest.mark.parametrize("solver", PASSES, ids=lambda solver: solver.name)
+def test_passes_over_one_shard_have_the_bits_of_those_in_memory(tmp_path, solver):
+    shard = sf.make_shards(ratings(), tmp_path / "shards", shards=1)
+    here, there = (sf.CP(2, solver=solver).fit(source) for source in (ratings(), shard))
+    np.testing.assert_array_equal(here.model_.rows, there.model_.rows)
+    np.testing.assert_array_equal(here.model_.biases, there.model_.biases)
+    assert here.history_ == there.history_
+
+
+@pytest.mark.parametrize("solver", PASSES, ids=lambda solver: solver.name)
+def test_passes_over_shards_are_those_over_parts_in_memory(solver):
+    """One after the other in an order that the seed decides, each from where the one before ended."""
+    plan = Plan(Shape(MODES, (2, 2)), solver, Run(seed=4))
+    parts = cut_by(ratings(), 0, 3)
+    found = carry_out(plan, in_this_process(parts))
+    state, orders = solver.init(plan.run, plan.shape), set()
+    state, _ = solver.update(state, MomentsQuery().answer(Site(ratings(), 1)))
+    for done in range(5):
+        query, squares = solver.ask(state), 0.0
+        orders.add(tuple(query.order(3)))
+        for number in query.order(3):
+            result = query.answer(Site(parts[number], 1))
+            query = replace(query, model=result.model, memory=result.memory)
+            squares += result.squares
+        state, info = solver.update(state, replace(result, squares=squares, entries=300))
+        assert found.history[done].train_rmse == pytest.approx(info.train_rmse, rel=1e-6)
+    assert len(orders) > 1
+    np.testing.assert_allclose(found.model.rows, solver.finish(state).model.rows, rtol=1e-6)
+
+
+BOLD = {"passes": 40, "init_scale": 0.5, "ridge_per_entry": 1e-3}  # so that three modes get going
+
+
+@pytest.mark.parametrize(
+    "solver", [sf.SGD(step=0.05, **BOLD), sf.MinibatchSGD(step=0.1, **BOLD)], ids=lambda each: each.name
+)
+def test_passes_over_shards_fit_planted_data_as_well(tmp_path, solver):
+    sizes, noise = (400, 200, 20), 1 / 3
+    planted = sf.synthetic.cp(sizes, 3, entries=60_000, snr=1 / noise, seed=5)
+    shards = sf.make_shards(planted.tensor, tmp_path / "shards", shards=6)
+    cells = np.stack([np.random.default_rng(1).integers(0, n, 20_000) for n in sizes])
+    truth = planted.truth(cells)
+    here, there = (
+        np.mean((sf.CP(3, solver=solver).fit(source).model_.predict(cells) - truth) ** 2) / truth.var()
+        for source in (planted.tensor, shards)
+    )
+    assert here < 0.1
+    assert np.sqrt(there + noise) < 1.01 * np.sqrt(here + noise)  # as held-out values show it
+
+
+def test_penalties_of_whole_rows_do_not_hang_on_the_number_of_sites():
+    solver, shape = sf.SGD(passes=1, ridge=3.0), Shape(MODES, (2, 2))
+    query = []
+    for sites in ([Site(ratings(), 1)], [Site(part, 1) for part in cut_by(ratings(), 0, 3)]):
+        state = solver.init(Run(), shape)
+        state, _ = solver.update(state, Local(*sites).answer(solver.ask(state)))
+        query.append(solver.ask(state))
+    whole = solver.penalty(query[0], Site(ratings(), 1)).by_row
+    assert whole.size == USERS + ITEMS
+    for part in cut_by(ratings(), 0, 3):
+        np.testing.assert_array_equal(solver.penalty(query[1], Site(part, 1)).by_row, whole)
+
+
+@pytest.mark.parametrize("solver", ["sgd", "minibatch"])
+def test_passes_are_refused_on_a_cluster_before_it_is_begun(monkeypatch, solver):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(sf.Ray, "open", None)
+    with pytest.raises(SettingError, match=r'from one part of the data to the next.*solver="als"'):
+        sf.CP(2, solver=solver, engine=sf.Ray(workers=2)).fit(ratings())
 
 
 # -- parts ----------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from sfumato.sites.memory import Site, WeightedSite, make_grid
 from sfumato.solvers.gradient.minibatch import MinibatchSGD, batch_edges
 from sfumato.solvers.gradient.passes import PassQuery
 from sfumato.solvers.gradient.sequential import SequentialSGD
-from sfumato.solvers.least_squares.als import _uncertainty, residuals
+from sfumato.solvers.least_squares.als import _uncertainty
 from sfumato.solvers.least_squares.core import core_equations
+from sfumato.solvers.least_squares.questions import residuals
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
 # A kernel is compiled anew for each of these, which takes seconds.

@@ -68,7 +68,7 @@ def commands_of(block: str) -> Iterator[tuple[list[str], str]]:
             yield words, fed
 
 
-@pytest.mark.parametrize("page", ["docs/coupled.md"])
+@pytest.mark.parametrize("page", ["docs/coupled.md", "docs/engines.md"])
 def test_commands_run(page, tmp_path, monkeypatch, capsys):
     """In an empty folder and in this process, which has loaded what they need."""
     monkeypatch.chdir(tmp_path)

@@ -87,10 +87,16 @@ def _rescued(save: Callable[[Path], Path], name: str) -> Path | None:
     return None
 
 
-def refuse_model(file: Path) -> None:
-    """Say what is wrong where the folder of a model is given for a file of data."""
+def refuse_folder(file: Path) -> None:
+    """Say what is wrong where the folder of a model, or of shards, is given for a file of data."""
+    from sfumato.data.io.shard_files import is_shards
     from sfumato.store import is_model
 
+    if is_shards(file):
+        raise SettingError(
+            f"{file} is a folder of shards, which `sfumato complete` fits; what is needed here is a "
+            "file of data"
+        )
     if is_model(file):
         raise SettingError(
             f"{file} is the folder of a model, and what is needed here is a file of data: a model's "
@@ -102,7 +108,7 @@ def columns_of(file: Path, separator: str | None = None, variable: str | None = 
     """Names of a table's columns; none for other kinds of files."""
     from sfumato.data.io import read
 
-    refuse_model(file)
+    refuse_folder(file)
     return read.columns_of(file, separator, variable)
 
 

@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,138 +23,21 @@ from sfumato.cli.common import (
     say_what_was_written,
     write_factors_beside,
 )
+from sfumato.cli.complete_order import Order, SolverName
+from sfumato.cli.engines import Engines, check_bounds, check_order, shards_in
 from sfumato.cli.options import Duplicates, FactorFormat, ModelName
 from sfumato.cli.privacy import Promise, Release
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sfumato.data.shards import Shards
     from sfumato.data.tensor import Mode, SparseTensor
     from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.search import PrivateSearch
     from sfumato.fit.request import Privacy
     from sfumato.privacy.guarantee import Guarantee
     from sfumato.report.records import Completed, Result
-
-DEFAULT_TUCKER_RANK = 4
-
-
-class SolverName(StrEnum):
-    als = "als"
-    sgd = "sgd"
-    minibatch = "minibatch"
-    sequential = "sequential"
-
-
-@dataclass(frozen=True)
-class _Order:
-    """What to fit, as asked for on the command line."""
-
-    model: ModelName
-    rank: int | None
-    ranks: list[int] | None
-    solver: SolverName
-    rounds: int | None
-    duplicates: Duplicates
-    seed: int
-    threads: int | None
-    privacy: Privacy | None = None
-    tune_rank: list[int] | None = None
-
-    def __post_init__(self) -> None:
-        if self.tune_rank and (self.ranks or self.rank is not None):
-            raise typer.BadParameter("give --tune-rank or a rank, not both", param_hint="--tune-rank")
-        if self.tune_rank and self.privacy is None:
-            raise typer.BadParameter(
-                "it pays for the choice from a private fit's budget: give --epsilon",
-                param_hint="--tune-rank",
-            )
-        if self.privacy is not None and (self.solver != SolverName.als or self.rounds is not None):
-            raise typer.BadParameter(
-                "a private fit has solvers and rounds of its own: leave --solver and --rounds out, and "
-                "choose with --method",
-                param_hint="--solver",
-            )
-        if self.ranks and self.rank is not None:
-            raise typer.BadParameter("give --rank or --ranks, not both", param_hint="--ranks")
-        if self.ranks and self.model == ModelName.cp:
-            raise typer.BadParameter(
-                "a CP model has one rank, --rank; several belong to --model tucker", param_hint="--ranks"
-            )
-
-    @property
-    def given_ranks(self) -> int | list[int] | None:
-        """The rank or ranks asked for; None leaves them to the estimator."""
-        return self.ranks or self.rank
-
-    def settled(self, tensor: SparseTensor) -> _Order:
-        """The same with the usual rank of a CP model for these entries, where none is given."""
-        if self.given_ranks is not None or self.model != ModelName.cp:
-            return self
-        from sfumato.models.shape import usual_rank
-
-        return replace(self, rank=usual_rank(tensor.shape, tensor.n_entries))
-
-    def ranks_in_words(self, shape: Sequence[int]) -> str:
-        """The ranks asked for; by default the usual ones, as far as the shape allows."""
-        from sfumato.models.shape import usual_rank
-
-        ranks = self.given_ranks
-        if ranks is None and self.plans_rank:
-            return "planned rank"
-        if ranks is None and self.model == ModelName.cp:
-            ranks = usual_rank(shape)
-        elif ranks is None:
-            ranks = [min(DEFAULT_TUCKER_RANK, size) for size in shape]
-        return f"rank {ranks}" if isinstance(ranks, int) else f"ranks {' '.join(map(str, ranks))}"
-
-    @property
-    def plans_rank(self) -> bool:
-        """Whether the rank, where none is given, follows from the budget."""
-        return self.privacy is not None and self.privacy.method in ("auto", "alternating", "moments")
-
-    @property
-    def leaves_open(self) -> bool:
-        """Whether the method or the rank of a private fit is left to the plan."""
-        auto = self.privacy is not None and self.privacy.method == "auto"
-        return not self.tune_rank and (auto or (self.plans_rank and self.given_ranks is None))
-
-    def estimator(self, *, rounds: int | None, progress: Any) -> TensorEstimator:
-        from sfumato.estimators.completion import CP, Tucker
-        from sfumato.solvers.registry import solver_class
-
-        solver: Any = solver_class(self.solver.value, "open")()
-        if rounds is not None:
-            solver = replace(solver, **{"sweeps" if hasattr(solver, "sweeps") else "passes": rounds})
-        settings: dict[str, Any] = {
-            "solver": solver if self.privacy is None else "als",
-            "privacy": self.privacy,
-            "unseen": "error" if self.privacy is None else "bias",  # labels may be left out
-            "duplicates": self.duplicates.value,
-            "seed": self.seed,
-            "threads": self.threads,
-            "progress": progress,
-        }
-        kind: Any = CP if self.model == ModelName.cp else Tucker
-        estimator: TensorEstimator = kind(self.given_ranks, **settings)
-        return estimator
-
-    def private_estimator(self, privacy: Privacy, progress: Any) -> TensorEstimator | PrivateSearch:
-        """One estimator, or a search among several ranks within the same budget."""
-        from sfumato.estimators.search import PrivateSearch
-
-        if not self.tune_rank:
-            return self.estimator(rounds=None, progress=progress)
-        orders = [replace(self, rank=rank, tune_rank=None) for rank in self.tune_rank]
-        candidates = [order.estimator(rounds=None, progress=progress) for order in orders]
-        return PrivateSearch(candidates, privacy)
-
-    def name_for(self, shape: Sequence[int]) -> str:
-        if self.tune_rank:
-            kind = "CP" if self.model == ModelName.cp else "Tucker"
-            return f"{kind}, best rank of {' '.join(map(str, self.tune_rank))}"
-        how = self.solver.value if self.privacy is None else f"method {self.privacy.method}"
-        return f"{'CP' if self.model == ModelName.cp else 'Tucker'}, {self.ranks_in_words(shape)}, {how}"
 
 
 def _rank(text: str) -> int | None:
@@ -174,7 +56,7 @@ def _rank(text: str) -> int | None:
     "    --bounds 1 5 --bin day=day --rank 8 --test 0.2 --out model",
 )
 def complete(
-    file: options.File,
+    file: options.Source,
     out: options.OutFolder,
     *,
     columns: options.Columns,
@@ -208,6 +90,7 @@ def complete(
     duplicates: options.DuplicatePolicy = Duplicates.error,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,
+    engines: Engines,
     promise: Promise,
     release: Release,
     factors: options.Factors = None,
@@ -215,6 +98,9 @@ def complete(
     as_json: options.Json = False,
 ) -> None:
     """Fit a model to the entries of FILE and save it, to predict any cell.
+
+    FILE may be a folder of shards, which are fitted as they lie on disk (--engine disk) or by workers
+    of a Ray cluster; what would change them is an error.
 
     Without --epsilon the result is not private. With it, the folder holds `release`, which is safe to
     hand out and says what it promises, and, where rows stay with their owners, `owner`, which is not.
@@ -224,28 +110,32 @@ def complete(
     private constant and private biases are fitted beside it, to see whether it pays: they are in no file
     and no ledger. All errors are for you alone, and no guarantee covers them.
     """
-    from sfumato.data import prepare
     from sfumato.report.text import NOT_PRIVATE, completed_text
     from sfumato.store import check_destination
 
-    privacy, tune_rank = promise.settings(columns.bounds, release), release.tune_rank
-    order = _Order(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank)
-    check_destination(out)
-    notes = notes_unless(quiet)
+    notes, tune_rank, bounds = notes_unless(quiet), release.tune_rank, columns.bounds
     with reading(file.name, notes):
-        tensor = columns.read(file)
+        shards = shards_in(file)
+    if shards is not None:
+        check_order(shards, columns, test=test, duplicates=duplicates, tunes=bool(tune_rank))
+        bounds = shards.bounds
+        if promise.epsilon is not None:
+            check_bounds(shards)
+    privacy, engine = promise.settings(bounds, release), engines.settings(file, shards, threads)
+    order = Order(
+        model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank, engine
+    )
+    check_destination(out)
+    entries = _read(file, columns, order, notes) if shards is None else shards
     if privacy is None:
-        # Merged before the entries are divided, or one cell could lie on both sides.
-        prepare.check_values(tensor)
-        tensor = prepare.merge_duplicates(tensor, duplicates.value)
-        estimator, results = _fit(order, tensor, test, notes)
+        estimator, results = _fit(order, entries, test, notes)
         written, remarks = _save(estimator, out, factors, release.force), list[str]()
     else:
         with _told_of_charges(release.ledger):
-            estimator, parts = _fit_privately(order, privacy, tensor, test, notes)
+            estimator, parts = _fit_privately(order, privacy, entries, test, notes)
         written = _save(estimator, out, factors, release.force)
         results, remarks = _compare_private(order, privacy, estimator, parts, notes, as_json)
-    found = _found(file, order, tensor, test, estimator, results, remarks, written)
+    found = _found(file, order, entries, test, estimator, results, remarks, written)
     if as_json:
         typer.echo(json.dumps(found.to_json()))
     else:
@@ -256,20 +146,36 @@ def complete(
         typer.echo(NOT_PRIVATE, err=True)
 
 
+def _read(file: Path, columns: options.Columns, order: Order, notes: Console) -> SparseTensor:
+    """The entries of a file, as a fit takes them."""
+    from sfumato.data import prepare
+
+    with reading(file.name, notes):
+        tensor = columns.read(file)
+    if order.privacy is not None:
+        return tensor
+    # Merged before the entries are divided, or one cell could lie on both sides.
+    prepare.check_values(tensor)
+    return prepare.merge_duplicates(tensor, order.duplicates.value)
+
+
 def _fit(
-    order: _Order, tensor: SparseTensor, test: float | None, notes: Console
+    order: Order, tensor: SparseTensor | Shards, test: float | None, notes: Console
 ) -> tuple[TensorEstimator, list[Result]]:
     """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
+    from sfumato.data.shards import Shards
     from sfumato.estimators.compare import compare, warm_up
     from sfumato.estimators.completion import Biases
     from sfumato.report.progress import FitProgress
 
-    parts = None if test is None else tensor.split(test, seed=order.seed)
+    parts = None
     given, order = order, order.settled(tensor)
     name = order.name_for(tensor.shape)
     _say_what_was_chosen(given, tensor.modes, name, notes)
-    probe = order.estimator(rounds=1, progress=None)
-    warm_up([Biases(), probe], tensor)
+    if not isinstance(tensor, Shards):  # of which nothing is held out, and no few are at hand
+        parts = None if test is None else tensor.split(test, seed=order.seed)
+        probe = replace(order, engine=None).estimator(rounds=1, progress=None)
+        warm_up([Biases(), probe], tensor)
     results = []
     with FitProgress(notes) as progress:
         estimator = order.estimator(rounds=order.rounds, progress=progress)
@@ -297,17 +203,18 @@ _Parts = tuple["SparseTensor", "SparseTensor"]
 
 
 def _fit_privately(
-    order: _Order, privacy: Privacy, tensor: SparseTensor, test: float | None, notes: Console
+    order: Order, privacy: Privacy, tensor: SparseTensor | Shards, test: float | None, notes: Console
 ) -> tuple[TensorEstimator, _Parts | None]:
     """One private fit, to all entries or to the first of two parts; and these, where there are some."""
     from sfumato.data import prepare
+    from sfumato.data.tensor import SparseTensor
     from sfumato.fit.admit import Protected, public_modes
     from sfumato.report.progress import FitProgress
 
     modes = public_modes(tensor.modes, Protected.by(privacy, tensor.modes))
     shape, parts = [mode.size for mode in modes], None
     _say_what_was_chosen(order, tensor.modes, order.name_for(shape), notes)
-    if test is not None:
+    if test is not None and isinstance(tensor, SparseTensor):
         whole = prepare.clip(tensor, tensor.bounds or (0, 1))
         parts = prepare.split_by_label(whole, test, seed=order.seed)
     with FitProgress(notes) as progress:
@@ -317,7 +224,7 @@ def _fit_privately(
 
 
 def _compare_private(
-    order: _Order,
+    order: Order,
     privacy: Privacy,
     estimator: TensorEstimator,
     parts: _Parts | None,
@@ -341,7 +248,7 @@ def _compare_private(
     return ([], []) if found is None else (found.results, found.lines)
 
 
-def _fitted_in_words(order: _Order, estimator: TensorEstimator, guarantee: Guarantee) -> str:
+def _fitted_in_words(order: Order, estimator: TensorEstimator, guarantee: Guarantee) -> str:
     """The model with the method and the ranks that a private fit came to have."""
     from sfumato.solvers.registry import has_factors
 
@@ -362,7 +269,7 @@ def _best(fitted: TensorEstimator | PrivateSearch) -> TensorEstimator:
     return fitted.best_estimator_ if isinstance(fitted, PrivateSearch) else fitted
 
 
-def _say_what_was_chosen(order: _Order, modes: Sequence[Mode], name: str, notes: Console) -> None:
+def _say_what_was_chosen(order: Order, modes: Sequence[Mode], name: str, notes: Console) -> None:
     if order.given_ranks is None and not order.tune_rank:
         if order.plans_rank:
             notes.print("the rank follows from public numbers, as none is given")
@@ -399,8 +306,8 @@ def _save(
 
 def _found(
     file: Path,
-    order: _Order,
-    tensor: SparseTensor,
+    order: Order,
+    tensor: SparseTensor | Shards,
     test: float | None,
     estimator: TensorEstimator,
     results: Sequence[Result],

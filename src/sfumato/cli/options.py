@@ -5,7 +5,7 @@ What is private about a fit is said by the options of ``privacy.py``, which are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,14 @@ File = Annotated[
     typer.Argument(
         metavar="FILE",
         help="A .csv, .tsv, .parquet, .xlsx, .tns, .npz, .npy or .mat file; comes first.",
+    ),
+]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A .csv, .tsv, .parquet, .xlsx, .tns, .npz, .npy or .mat file, or a folder that `sfumato "
+        "shard` made; comes first.",
     ),
 ]
 Modes = Annotated[
@@ -78,6 +86,12 @@ class Columns:
     variable: Variable = None
     separator: Separator = None
     date_format: DateFormat = None
+
+    @property
+    def given(self) -> dict[str, object]:
+        """What was asked for, by flags; None where it was not."""
+        names = [field.name for field in fields(self)]
+        return {f"--{name.replace('_', '-')}": getattr(self, name) or None for name in names}
 
     def read(self, file: Path) -> SparseTensor:
         from sfumato.data.io.read import read

@@ -12,7 +12,7 @@ import typer
 
 from sfumato.cli import options
 from sfumato.cli.command import command
-from sfumato.cli.common import refuse_model
+from sfumato.cli.common import refuse_folder
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def predict(
 
     estimator = load(folder)
     _check_options(estimator, folder, own_entries, of_tables, unseen)
-    refuse_model(file)
+    refuse_folder(file)
     # All columns of a CSV file stay as they are written: 007 is not to become 7.
     table = read_table(file, as_text=None, separator=separator, variable=variable)
     names = of_tables.column_names(column)

@@ -121,18 +121,23 @@ class Promise:
 
     def _labels(self) -> dict[Any, list[str] | bool]:
         """Those listed in files or as a range; elsewhere the data's, if these are public."""
-        pairs = [text.partition("=") for text in self.public_labels or []]
-        if not all(mode and listed for mode, _, listed in pairs):
-            raise typer.BadParameter(
-                "give a mode and a file, or a range of numbers, as in item=items.txt or user=1..6040",
-                param_hint="--public-labels",
-            )
-        if len({mode for mode, _, _ in pairs}) < len(pairs):
-            raise typer.BadParameter("a mode is named twice", param_hint="--public-labels")
-        return {...: self.labels_are_public, **{mode: _listed(listed) for mode, _, listed in pairs}}
+        return {...: self.labels_are_public, **labels_by_mode(self.public_labels, "--public-labels")}
 
 
-def _listed(text: str) -> list[str]:
+def labels_by_mode(given: list[str] | None, flag: str) -> dict[str, list[str]]:
+    """Labels of modes, listed in files or as a range."""
+    pairs = [text.partition("=") for text in given or []]
+    if not all(mode and listed for mode, _, listed in pairs):
+        raise typer.BadParameter(
+            "give a mode and a file, or a range of numbers, as in item=items.txt or user=1..6040",
+            param_hint=flag,
+        )
+    if len({mode for mode, _, _ in pairs}) < len(pairs):
+        raise typer.BadParameter("a mode is named twice", param_hint=flag)
+    return {mode: _listed(listed, flag) for mode, _, listed in pairs}
+
+
+def _listed(text: str, flag: str) -> list[str]:
     """Labels from a range of whole numbers, or one by line from a file."""
     from sfumato.data.io.files import lines_of
 
@@ -141,11 +146,11 @@ def _listed(text: str) -> list[str]:
         try:
             return lines_of(text)
         except DataError as error:
-            raise SettingError(f"--public-labels lists labels, one in each line: {error}") from error
+            raise SettingError(f"{flag} lists labels, one in each line: {error}") from error
     first, last = int(ends[1]), int(ends[2])
     if not first < last < first + _MOST_LABELS:
         raise typer.BadParameter(
             f"{text}: a range goes from a whole number to a larger one, of {_MOST_LABELS:,} at most",
-            param_hint="--public-labels",
+            param_hint=flag,
         )
     return [str(number) for number in range(first, last + 1)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,11 @@ class Shards:
     @property
     def n_entries(self) -> int:
         return self.header.entries
+
+    @property
+    def density(self) -> float:
+        """Share of all cells that have an entry."""
+        return self.n_entries / prod(float(n) for n in self.shape)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -342,6 +348,7 @@ class _Maker:
             with writing(self._target):
                 digest = files.write_shard(new, k, coordinates, kept)
             made.append(ShardFacts((int(edges[k]), int(edges[k + 1])), kept.shape[0], digest))
+            del coordinates, values, kept  # before the next one is made: memory is for one of them
             self._tell("sort", k + 1, number)
         entries = sum(shard.entries for shard in made)
         kind: Any = self._dtype.name

@@ -20,7 +20,7 @@ from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.least_squares.own_rows import solve_own
-from sfumato.solvers.protocol import Query, SumQuery
+from sfumato.solvers.protocol import ChainQuery, PartQuery, Query, SumQuery
 from sfumato.types import Array
 
 
@@ -50,7 +50,34 @@ def check_shape(shape: Shape | CoupledShape, site: Site | CoupledSite) -> None:
 
 def answer_of(query: Query, sites: Sequence[Any]) -> Any:
     """The statistics of some sites together."""
-    return added(query, [query.answer(site) for site in sites])
+    found = part_of_answer(query, sites)
+    return query.answer(sites[0]) if found is None else found
+
+
+def part_of_answer(query: Query, sites: Sequence[Any]) -> Any | None:
+    """The statistics of those sites that have something to add; None where there is no such site.
+
+    Each is added when it comes: of a large answer two are held at a time, however many sites there are.
+    """
+    if isinstance(query, ChainQuery):
+        return _chained(query, sites)
+    total = None
+    for site in sites:
+        if isinstance(query, PartQuery) and not query.concerns(site):
+            continue
+        answer = query.answer(site)
+        total = answer if total is None else added(query, [total, answer])
+    return total
+
+
+def _chained(query: ChainQuery, sites: Sequence[Any]) -> Any:
+    """What one site after the other makes of a question, each going on from the one before."""
+    total = None
+    for number in query.order(len(sites)):
+        answer = query.answer(sites[number])
+        total = answer if total is None else query.joined(total, answer)
+        query = query.after(answer)
+    return total
 
 
 def added(query: Query, answers: Sequence[Any]) -> Any:
@@ -71,7 +98,7 @@ def _has_sum(statistics: Any) -> bool:
 
 def clipped_of(query: SumQuery, sites: Sequence[Any]) -> Clipped:
     """The clipped sums of some sites together."""
-    return combine([query.clipped(site) for site in sites])
+    return reduce(lambda total, more: combine([total, more]), map(query.clipped, sites))
 
 
 # -- own rows ---------------------------------------------------------------------------------------

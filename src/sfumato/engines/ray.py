@@ -18,7 +18,7 @@ from functools import reduce
 from typing import Any
 
 from sfumato.checks import check_count, check_positive, check_text, given
-from sfumato.engines.answers import OwnRows, added, own_rows_of, with_own_rows
+from sfumato.engines.answers import OwnRows, added, own_rows_of, part_of_answer, with_own_rows
 from sfumato.engines.local import Local
 from sfumato.engines.protocol import Engine
 from sfumato.errors import MissingExtraError, SettingError, SiteLostError
@@ -26,7 +26,8 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped, combine
 from sfumato.sites.memory import Site
-from sfumato.solvers.protocol import Query, SumQuery
+from sfumato.solvers.protocol import PartQuery, Query, SumQuery
+from sfumato.surface import setting
 
 SiteMaker = Callable[[int], Site]  # a site with so many threads
 _STORE = 256 * 2**20  # bytes of Ray's own store, where a cluster is started here
@@ -56,6 +57,15 @@ class Ray:
         check_text(**given(address=self.address))
         _ray()
 
+    def check_solver(self, solver: Any) -> None:
+        """Refuse a solver that goes from one holder of data to the next, before any is begun."""
+        if self.workers > 1 and getattr(solver, "chains", False):
+            raise SettingError(
+                f"{solver.name!r} goes from one part of the data to the next, so that {self.workers} "
+                f"workers would wait for each other: use {setting('solver', 'als')}, or leave "
+                f"{setting('engine')} out"
+            )
+
     def open(self, makers: Sequence[SiteMaker]) -> RayEngine:
         """Workers with these sites, dealt out in order."""
         self.check()
@@ -75,6 +85,16 @@ class Worker(Local):
 
     def __init__(self, makers: Sequence[SiteMaker], threads: int) -> None:
         super().__init__(*(make(threads) for make in makers))
+        self._asked: Any = None
+
+    def part_of_answer(self, query: Query) -> Any | None:
+        """None, instead of a message full of zeros, where these sites have nothing to add."""
+        self._asked = query
+        return part_of_answer(query, self.held)
+
+    def part_of_next(self, part: Any) -> Any | None:
+        """The same of a question that differs from the last one in its part."""
+        return self.part_of_answer(self._asked.about(part))
 
     def own_rows(self, model: Multilinear, prior: OwnPrior) -> list[OwnRows]:
         return own_rows_of(model, prior, self.held)
@@ -101,6 +121,7 @@ class RayEngine(Engine):
             makers[len(makers) * w // number : len(makers) * (w + 1) // number] for w in range(number)
         ]
         self._workers = [remote.remote(mine, settings.threads) for mine in dealt]
+        self._asked: Any = None
 
     def _begin(self, number: int) -> None:
         here: dict[str, Any] = {"num_cpus": number, "object_store_memory": _STORE}
@@ -127,7 +148,8 @@ class RayEngine(Engine):
             late = len(asked) - len(self._ray.wait(asked, num_returns=len(asked), timeout=0)[0])
             raise SiteLostError(
                 f"{late} of {len(asked)} workers did not answer within {limit:g} seconds: give more "
-                "time (timeout), or see what they are doing. What was charged stays charged"
+                f"time ({setting('timeout')}), or see what they are doing. What was charged stays "
+                "charged"
             ) from error
         except errors.RayTaskError as error:  # raised by our own code, at a worker
             raise error.cause from error
@@ -142,7 +164,13 @@ class RayEngine(Engine):
         self._call("check_shape", shape)
 
     def answer(self, query: Query) -> Any:
-        return added(query, self._call("answer", query))
+        if isinstance(query, PartQuery) and query.follows(self._asked):
+            found = self._call("part_of_next", query.part)  # without a model that workers have
+        else:
+            found = self._call("part_of_answer", query)
+        self._asked = query
+        parts = [part for part in found if part is not None]
+        return added(query, parts or self._call("answer", query)[:1])
 
     def clipped(self, query: SumQuery) -> Clipped:
         return combine(self._call("clipped", query))

@@ -29,6 +29,7 @@ from sfumato.checks import (
 )
 from sfumato.data import prepare
 from sfumato.data.cells import as_columns
+from sfumato.data.shards import Shards
 from sfumato.data.tensor import Mode, SparseTensor, find_mode
 from sfumato.engines.protocol import Engine
 from sfumato.engines.ray import Ray
@@ -232,6 +233,8 @@ class TensorEstimator(Parametrised, ABC):
     def _fit_openly(self, source: Source) -> None:
         prepare.check_sizes(source.modes)
         plan = self._open_plan(source.modes, source.dtype, source.n_entries)
+        if self.engine is not None:
+            self.engine.check_solver(plan.solver)
         source = source.checked(self.duplicates, plan.shape.dtype)
         with source.engine(self.engine, source.cut_by, self._threads) as engine:
             result = carry_out(plan, engine, self.progress)
@@ -384,9 +387,14 @@ class TensorEstimator(Parametrised, ABC):
         return derived_prior(self.model_, mode, scatter)
 
     def rmse(self, X: Any, y: Any = None) -> float:
-        """Root mean squared error at a tensor's entries (or a table's rows with values ``y``)."""
+        """Root mean squared error at the entries of a tensor or of :class:`Shards` (or a table's rows
+        with values ``y``).
+        """
+        if y is None and isinstance(X, Shards):  # part by part, as they may be larger than memory
+            squares = sum(part.n_entries * self.rmse(part) ** 2 for part in X if part.n_entries)
+            return float(np.sqrt(squares / X.n_entries))
         if y is None and not isinstance(X, SparseTensor):
-            raise DataError("give a SparseTensor, or a table of labels and the values y")
+            raise DataError("give a SparseTensor, or Shards, or a table of labels and the values y")
         actual = X.values if isinstance(X, SparseTensor) else y
         return rmse(actual, self.predict(X))
 

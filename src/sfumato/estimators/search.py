@@ -128,6 +128,8 @@ class PrivateSearch(Parametrised):
             )
         for candidate in self.estimators:
             candidate._check_settings()
+            if candidate.engine is not None:
+                raise SettingError(f"a search fits in this process: leave {setting('engine')} out")
             if candidate.privacy is not None and candidate.privacy != self._privacy_of(candidate):
                 raise SettingError(
                     "candidates have the search's budget, unit, seed and ledger, and may differ in "

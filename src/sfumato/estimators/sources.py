@@ -25,6 +25,7 @@ from sfumato.privacy.units import Public, Unit
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by, dealt_by
 from sfumato.sites.shards import ShardSite
+from sfumato.surface import setting
 
 
 class Described(Protocol):
@@ -133,8 +134,8 @@ class ShardSource(Source):
         """Values within bounds, and unless it does not matter one entry at a cell; shard by shard."""
         if duplicates not in (None, "error"):
             raise SettingError(
-                f"duplicates={duplicates!r} would change what lies on disk: merge them before the "
-                "shards are made"
+                f"{setting('duplicates', str(duplicates))} would change what lies on disk: merge them "
+                "before the shards are made"
             )
         for number in range(len(self.shards)):
             part = self.shards.part(number)
@@ -151,12 +152,15 @@ class ShardSource(Source):
         unit, public = protected.unit, protected.public
         if self.bounds is None:
             raise SettingError(
-                "a private fit needs public bounds of the values: make the shards with bounds=..."
+                "a private fit needs public bounds of the values: make the shards with "
+                f"{setting('bounds')}"
             )
         check_labels(self.modes, protected)
         self._check_public(public)
         if isinstance(unit, Unit) and unit.max_entries is not None:
-            raise SettingError("a cap on entries would change what lies on disk: leave max_entries out")
+            raise SettingError(
+                f"a cap on entries would change what lies on disk: leave {setting('max_entries')} out"
+            )
         self._check_parts(None if unit.hides_presence else duplicates)
         entropy.public_seed()  # that of a cap, which there is none of: seeded noise is a tensor's then
         return self
@@ -166,7 +170,8 @@ class ShardSource(Source):
         if public.units is not None:
             raise SettingError(
                 "shards have their owners numbered already: make them with the labels of all that may "
-                "occur (labels=...), and list the same labels as public instead of their number"
+                f"occur ({setting('labels')}), and list the same labels as public instead of their "
+                "number"
             )
         for mode in self.modes:
             if public.lists(mode.name):
@@ -174,14 +179,14 @@ class ShardSource(Source):
                 if [str(label) for label in public.listed(mode.name)] != [str(label) for label in own]:
                     raise SettingError(
                         f"the shards have other labels of {mode.name} than the public ones: make them "
-                        "with labels=..., the same as the public labels"
+                        f"with {setting('labels')}, the same as the public labels"
                     )
 
     def cast(self, dtype: DTypeLike) -> ShardSource:
         if self.dtype != np.dtype(dtype):
             raise SettingError(
                 f"the shards hold {self.dtype}, and this fit computes in {np.dtype(dtype)}: make them "
-                f"with dtype={np.dtype(dtype).name!r}"
+                f"with {setting('dtype', np.dtype(dtype).name)}"
             )
         return self
 
@@ -197,9 +202,9 @@ class ShardSource(Source):
             wanted, own = self.modes[together].name, self.modes[self.shards.by].name
             raise SettingError(
                 f"all entries of one {wanted} have to be in one shard, and these are cut by {own}: make "
-                f"them with by={wanted!r}"
+                f"them with {setting('by', wanted)}"
             )
-        numbers = range(len(self.shards))
+        numbers = [number for number, entries in enumerate(self.shards.entries) if entries]
         if settings is None:
             return Local(*(ShardSite(self.shards, number, threads) for number in numbers))
         return settings.open([_ShardMaker(str(self.shards.folder), number) for number in numbers])

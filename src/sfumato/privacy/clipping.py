@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import ceil, floor, frexp, inf, isfinite, log2, sqrt
 
 import numpy as np
@@ -88,12 +87,11 @@ class Clipped:
 def combine(parts: Sequence[Clipped]) -> Clipped:
     """The sum over holders of data, each unit's entries at one of them: its bound is that of each."""
     check_same_question(parts)
-    first, *others = parts
-    public = tuple(reduce(np.add, each) for each in zip(*(part.public for part in parts), strict=True))
-    values = first.values
+    total, *others = parts
     for other in others:  # one after the other: what is too large for a sum is told before it overflows
-        values = replace(first, values=values + other.values).values
-    return replace(first, values=values, public=public)
+        public = tuple(map(np.add, total.public, other.public))
+        total = replace(total, values=total.values + other.values, public=public)
+    return total
 
 
 def check_same_question(parts: Sequence[Clipped]) -> None:

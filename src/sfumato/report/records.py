@@ -134,6 +134,26 @@ class Curve:
     band: tuple[tuple[float, float], ...] = ()
 
 
+# -- what cutting a tensor has made -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A folder of shards."""
+
+    folder: str
+    modes: dict[str, int]
+    entries: int
+    bounds: tuple[float, float] | None
+    dtype: str
+    by: str
+    shards: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 # -- what a completion has found ----------------------------------------------------------------
 
 NOT_COVERED = "this output is for the holder of the data: the guarantee covers the release folder alone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from sfumato.data import prepare
@@ -13,6 +14,7 @@ from sfumato.report.records import (
     ModeDescription,
     OpenFit,
     Result,
+    Sharded,
 )
 from sfumato.surface import setting
 
@@ -69,6 +71,17 @@ def completed_text(found: Completed) -> Group:
     errors = Group("", results_table(found.held_out), "") if found.held_out else Group()
     remarks = [f"{remark}\n" for remark in found.remarks]
     return Group(first, errors, *remarks, *_fit_lines(found))
+
+
+def sharded_lines(found: Sharded) -> list[str]:
+    """What was cut, and what to do with it."""
+    bounds = "" if found.bounds is None else f", bounds {found.bounds[0]:g} to {found.bounds[1]:g}"
+    return [
+        f"{sizes_in_words(found.modes)}: {found.entries:,} entries in {found.shards:,} "
+        f"{'shard' if found.shards == 1 else 'shards'} by {found.by}, {found.dtype}{bounds}",
+        f"wrote {found.folder}: {bytes_in_words(found.bytes)}",
+        f"fit it: sfumato complete {quote(found.folder)} --out model",
+    ]
 
 
 def _fit_lines(found: Completed) -> list[str]:

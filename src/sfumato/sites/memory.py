@@ -103,6 +103,11 @@ class Site:
         """The different levels of a mode at which each level of another, an owner, has entries."""
         return self.kept(("cells", own, mode), lambda: _cells(self.by_mode(own), own, mode, self.tensor))
 
+    def grid(self, blocks: int, row_bytes: int) -> Grid:
+        """The entries shuffled and cut into tiles; the shuffle is the same whatever the entries are."""
+        key = ("grid", blocks, row_bytes)
+        return self.kept(key, lambda: make_grid(self.tensor, blocks, row_bytes, 0, self.threads))
+
     def _sorted_by(self, mode: int) -> ByMode:
         return _sorted_by(self.tensor, mode, self.weights, self.threads)
 
@@ -217,10 +222,7 @@ def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int, thre
     There are fewer blocks than asked for where they would hold too few entries to be worth a thread.
     """
     order, n = tensor.order, tensor.n_entries
-    blocks = min(blocks, *tensor.shape)
-    while blocks > 1 and blocks**order * _BLOCK_ENTRIES > n:
-        blocks -= 1
-    tiles = _tiles_per_block(tensor, blocks, row_bytes)
+    blocks, tiles = grid_sizes(tensor, blocks, row_bytes)
     per_block = int(np.prod(tiles))
     key, entries = np.empty(n, np.int32), np.arange(n, dtype=np.int32)
     shuffle = partial(np.random.default_rng(seed).shuffle, entries)
@@ -236,6 +238,14 @@ def make_grid(tensor: SparseTensor, blocks: int, row_bytes: int, seed: int, thre
     edges[..., -1] = starts[per_block::per_block].reshape(edges.shape[:2])
     values = scatter(tensor.values, slots, threads=threads)
     return Grid(coordinates, values, edges, tuple(tiles))
+
+
+def grid_sizes(tensor: SparseTensor, blocks: int, row_bytes: int) -> tuple[int, list[int]]:
+    """How many blocks a grid has along each mode, and how many tiles a block."""
+    blocks = min(blocks, *tensor.shape)
+    while blocks > 1 and blocks**tensor.order * _BLOCK_ENTRIES > tensor.n_entries:
+        blocks -= 1
+    return blocks, _tiles_per_block(tensor, blocks, row_bytes)
 
 
 def _tile_keys(tensor: SparseTensor, blocks: int, tiles: list[int], key: NDArray[np.int32]) -> None:

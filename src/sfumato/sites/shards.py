@@ -12,9 +12,11 @@ in single precision:
     by-0                  the shard's own entries                          none
     slots-M               places when sorted by M; for fits with weights   4
     cells-U-M             levels of M at owners of U; for private fits     4 to 8
+    grid-B-T              shuffled, B blocks of T tiles; for passes        4 N + value         (16)
 
-An open fit of least squares asks for all of ``by-M``: 16 + 2 x 12 = 40 bytes. Beside that, all but slots
-have starts of 8 bytes for each *level* of their mode, in every shard.
+An open fit of least squares asks for all of ``by-M``: 16 + 2 x 12 = 40 bytes, one by passes (SGD) for a
+grid: 32. Beside that, all but slots and grids have starts of 8 bytes for each *level* of their mode, in
+every shard.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
 from sfumato.kernels.numba.cells import Cells
 from sfumato.kernels.numba.ordering import row_starts
-from sfumato.sites.memory import ByMode, Site
+from sfumato.sites.memory import ByMode, Grid, Site, grid_sizes, make_grid
 
 _T = TypeVar("_T")
 
@@ -104,6 +106,10 @@ class ShardSite(Site):
         """The different levels of a mode at which each level of another, an owner, has entries."""
         return self.kept(("cells", own, mode), lambda: self._cells(own, mode))
 
+    def grid(self, blocks: int, row_bytes: int) -> Grid:
+        """The entries shuffled and cut into tiles."""
+        return self.kept(("grid", blocks, row_bytes), lambda: self._grid(blocks, row_bytes))
+
     def _sorted_by(self, mode: int) -> ByMode:
         tensor, n, starts = self.tensor, self.tensor.n_entries, self.tensor.shape[mode] + 1
         if mode == 0:  # the shard's own entries
@@ -160,6 +166,30 @@ class ShardSite(Site):
             load,
             check,
         )
+
+    def _grid(self, asked: int, row_bytes: int) -> Grid:
+        tensor, n = self.tensor, self.tensor.n_entries
+        blocks, tiles = grid_sizes(tensor, asked, row_bytes)
+        edges = (blocks ** (tensor.order - 1), blocks, int(np.prod(tiles)) + 1)
+
+        def make() -> dict[str, NDArray[Any]]:
+            made = make_grid(tensor, asked, row_bytes, 0, self.threads)
+            return {"coordinates": made.coordinates, "values": made.values, "starts": made.starts}
+
+        def load(read: _Read) -> Grid:
+            coordinates = read("coordinates", np.int32, tensor.coordinates.shape)
+            values = read("values", tensor.values.dtype, (n,))
+            return Grid(coordinates, values, read("starts", np.int64, edges), tuple(tiles))
+
+        def check(found: Grid) -> None:
+            inner, ends = found.starts[..., :-1].ravel(), found.starts[..., 1:].ravel()
+            _check_starts(np.append(inner, ends[-1]), n)
+            if (inner[1:] != ends[:-1]).any():
+                raise ValueError("its tiles do not follow on each other")
+            for levels, size in zip(found.coordinates, tensor.shape, strict=True):
+                _check_below(levels, size)
+
+        return self._files.get(f"grid-{blocks}-{'-'.join(map(str, tiles))}", make, load, check)
 
 
 # -- files ----------------------------------------------------------------------------------------

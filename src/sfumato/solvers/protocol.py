@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -95,6 +95,51 @@ class Query(Protocol):
     """A question of an open fit. Statistics of several holders may be added where they have a ``+``."""
 
     def answer(self, site: Any) -> Any: ...
+
+
+@runtime_checkable
+class PartQuery(Protocol):
+    """A question about some levels alone, to which a holder of data may have nothing to add but zeros.
+
+    Who is not concerned need not be asked where somebody else is. A question that ``follows`` another
+    differs from it in its ``part`` alone, so far as answers go: who has the other needs no more than
+    that.
+    """
+
+    @property
+    def part(self) -> Any: ...
+
+    def about(self, part: Any) -> PartQuery: ...
+
+    def follows(self, before: Any) -> bool: ...
+
+    def concerns(self, site: Any) -> bool: ...
+
+    def answer(self, site: Any) -> Any: ...
+
+
+class ChainQuery(ABC):
+    """A question whose answers follow on each other instead of adding up.
+
+    One holder of data goes on from where another has ended, so that no two can work at a time. In which
+    order they come is public.
+    """
+
+    @abstractmethod
+    def answer(self, site: Any) -> Any:
+        """What one holder makes of the question."""
+
+    @abstractmethod
+    def order(self, holders: int) -> Sequence[int]:
+        """In which order so many holders are asked."""
+
+    @abstractmethod
+    def after(self, answer: Any) -> ChainQuery:
+        """What the next holder is asked, once this is answered."""
+
+    @abstractmethod
+    def joined(self, before: Any, answer: Any) -> Any:
+        """The answers of those before and of the next one as one."""
 
 
 class SumQuery(ABC):

@@ -19,6 +19,7 @@ from sfumato.kernels.numba import compiler
 from sfumato.kernels.numba.ordering import row_starts
 from sfumato.models.shape import Shape
 from sfumato.records import same
+from sfumato.sites import memory as memory_sites
 from sfumato.sites import shards as shard_sites
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.sites.shards import ShardSite
@@ -62,6 +63,11 @@ def assert_same_layouts(site, tensor):
             if own != mode:
                 for one, two in zip(site.cells(own, mode), other.cells(own, mode), strict=True):
                     assert_alike(one, two)
+    if tensor.n_entries:
+        found, wanted = site.grid(1, 64), other.grid(1, 64)
+        for name in ("coordinates", "values", "starts"):
+            assert_alike(getattr(found, name), getattr(wanted, name))
+        assert found.tiles == wanted.tiles
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
@@ -99,6 +105,7 @@ def ask_everything(site):
         site.by_mode(mode)
         site.slots(mode)
     site.cells(0, 1)
+    site.grid(1, 64)
 
 
 def test_layouts_are_made_once(shards, monkeypatch):
@@ -109,7 +116,7 @@ def test_layouts_are_made_once(shards, monkeypatch):
     site.release()
     ask_everything(site)
     ask_everything(ShardSite(Shards(shards.folder), 0, 1))
-    names = {"by-0", "by-1", "by-2", "slots-0", "slots-1", "slots-2", "cells-0-1"}
+    names = {"by-0", "by-1", "by-2", "slots-0", "slots-1", "slots-2", "cells-0-1", "grid-1-1-1-1"}
     assert set(os.listdir(shards.place(0))) == names | {"coordinates.npy", "values.npy"}
     assert set(os.listdir(shards.place(1))) == {"coordinates.npy", "values.npy"}
 
@@ -151,6 +158,7 @@ def test_bytes_on_disk_are_those_that_are_documented(tmp_path):
     assert size("by-1") == 12 * n + 8 * (SIZES[1] + 1)
     assert size("slots-1") == 4 * n
     assert size("cells-0-1") <= 8 * n + 8 * (SIZES[0] + 1)
+    assert size("grid-1-1-1-1") == 16 * n + 8 * 2
 
 
 def test_what_is_written_to_an_array_stays_in_memory(shards):
@@ -225,6 +233,9 @@ def test_layouts_without_a_stamp_or_with_a_wrong_one(shards):
         ("cells-0-1/levels", 0, 99),
         ("cells-0-1/of_entry", 0, 10**6),
         ("cells-0-1/starts", -1, -5),
+        ("grid-1-1-1-1/coordinates", (0, 0), 99),
+        ("grid-1-1-1-1/starts", (0, 0, 1), 10**6),
+        ("grid-1-1-1-1/starts", (0, 0, 0), -1),
     ],
 )
 def test_damaged_layouts_are_made_anew(shards, name, place, number):
@@ -301,6 +312,23 @@ def test_a_fit_has_the_same_bits_and_compiles_nothing_more(tmp_path):
     for found, parameter in zip(carry_out(plan, Local(site)).model.parameters, wanted, strict=True):
         np.testing.assert_array_equal(found, parameter)
     assert compiled() == before
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_grid_of_several_blocks_and_tiles_is_that_of_a_site_in_memory(tmp_path, monkeypatch, blocks):
+    for name, few in (("_BLOCK_ENTRIES", 4), ("_TILE_ENTRIES", 8), ("_CACHE_BYTES", 64)):
+        monkeypatch.setattr(memory_sites, name, few)
+    shards = make_shards(random_tensor(), tmp_path / "out")
+    sites = ShardSite(shards, 0, 1), Site(shards.part(0), 1)
+    found, wanted = (site.grid(blocks, 64) for site in sites)
+    assert (wanted.blocks, len(set(wanted.tiles)) > 1) == (blocks, True)
+    assert_alike(found.starts, wanted.starts)
+    assert_alike(found.coordinates, wanted.coordinates)
+    path = next(shards.place(0).glob("grid-*/starts.npy"))
+    edges = np.load(path)
+    edges[0, 0, 1] = edges[0, 0, 2] + 1
+    np.save(path, edges)
+    assert_alike(ShardSite(shards, 0, 1).grid(blocks, 64).starts, wanted.starts)
 
 
 def test_sites_that_are_released_after_each_answer_add_up_to_the_same(tmp_path):

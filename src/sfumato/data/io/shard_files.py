@@ -29,6 +29,7 @@ from sfumato.data.io.files import MissingFileError, reading
 from sfumato.data.io.npy import map_npy, write_npy
 from sfumato.data.tensor import MAX_ENTRIES, MAX_LEVELS, TIME_BINS, Mode, check_levels
 from sfumato.errors import DataError
+from sfumato.surface import either
 from sfumato.typed import made_of, whole_number
 
 FORMAT, VERSION = "sfumato-shards", 1
@@ -102,7 +103,8 @@ def read_header(folder: Path) -> tuple[Header, str]:
     with reading(path):
         if not path.is_file():
             raise MissingFileError(
-                f"{folder} is no folder of shards: it has no {HEADER}. sfumato.make_shards makes one"
+                f"{folder} is no folder of shards: it has no {HEADER}. "
+                f"{either('sfumato.make_shards', '`sfumato shard`')} makes one"
             )
         if path.stat().st_size > _MOST_HEADER:
             raise ValueError(f"it has more than {_MOST_HEADER:,} bytes")

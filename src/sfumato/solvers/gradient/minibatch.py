@@ -25,7 +25,7 @@ from sfumato.checks import check_count, check_share, given
 from sfumato.kernels.numba.minibatch import Motion, motion_at_rest, run_batches
 from sfumato.models.shape import Shape
 from sfumato.records import record
-from sfumato.sites.memory import Site, make_grid
+from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver
 from sfumato.types import Array
 
@@ -62,7 +62,7 @@ class MinibatchSGD(PassSolver):
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
         model, n = query.model, site.tensor.n_entries
         size = min(n, self.batch or min(4096, max(16, n // 200)))
-        grid = site.kept(("shuffled",), lambda: make_grid(site.tensor, 1, 0, 0, site.threads))
+        grid = site.grid(1, 0)  # shuffled as a whole
         # A copy, like the model: the query stays what it was.
         motion = Motion(*map(np.copy, query.memory)) if query.memory else motion_at_rest(model)
         squares = run_batches(

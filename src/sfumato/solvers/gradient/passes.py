@@ -21,6 +21,7 @@ from sfumato.models.shape import Shape
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.protocol import (
+    ChainQuery,
     DivergedError,
     Finished,
     Info,
@@ -30,14 +31,17 @@ from sfumato.solvers.protocol import (
     random_start,
 )
 from sfumato.surface import either
+from sfumato.types import Array
 
 
 @record
 @dataclass(frozen=True)
-class PassQuery:
+class PassQuery(ChainQuery):
     """Make one pass from the given model; ``mean`` and ``spread`` are the values' unit.
 
-    Passes of several holders of data do not add up: each visit depends on those before.
+    Passes of several holders of data do not add up, as each visit depends on those before: a pass goes
+    from one to the next, in a random order. ``counts`` are entries of each row at all holders together,
+    where a penalty needs them.
     """
 
     solver: PassSolver
@@ -48,10 +52,22 @@ class PassQuery:
     step: float
     seed: int
     memory: Any  # what a solver carries from pass to pass beside the model
+    counts: Any = None
 
     def answer(self, site: Site) -> PassResult:
         """The query stays what it was: the pass is made with a copy."""
         return self.solver.make_pass(replace(self, model=self.model.copy()), site)
+
+    def order(self, holders: int) -> list[int]:
+        generator = np.random.default_rng([self.seed, 0x5EA])  # apart from what the pass itself draws
+        return [int(holder) for holder in generator.permutation(holders)]
+
+    def after(self, answer: PassResult) -> PassQuery:
+        return replace(self, model=answer.model, memory=answer.memory)
+
+    def joined(self, before: PassResult, answer: PassResult) -> PassResult:
+        squares, entries = before.squares + answer.squares, before.entries + answer.entries
+        return replace(answer, squares=squares, entries=entries)
 
 
 @record
@@ -65,6 +81,27 @@ class PassResult:
     memory: Any = None
 
 
+@record
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """The values' moments, and the entries of each row."""
+
+    moments: Moments
+    counts: Array
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(self.moments + other.moments, self.counts + other.counts)
+
+
+@record
+@dataclass(frozen=True)
+class CountedQuery:
+    """Ask for both."""
+
+    def answer(self, site: Site) -> Counted:
+        return Counted(MomentsQuery().answer(site), site.counts)
+
+
 @dataclass(frozen=True)
 class State:
     shape: Shape
@@ -74,6 +111,7 @@ class State:
     mean: float = 0.0
     spread: float = 1.0
     memory: Any = None  # what a solver carries from pass to pass beside the model
+    counts: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +130,7 @@ class PassSolver(ABC):
 
     name: ClassVar[str]
     standardises: ClassVar[bool] = True
+    chains: ClassVar[bool] = True  # passes go from one holder of data to the next
 
     @abstractmethod
     def step_at(self, done: int) -> float:
@@ -118,8 +157,12 @@ class PassSolver(ABC):
         random_start(model, shape.prior_means(self.prior_mean), self.init_scale, run.seed)
         return State(shape, model, run.seed)
 
-    def ask(self, state: State) -> MomentsQuery | PassQuery:
-        return MomentsQuery() if state.done < 0 else self.pass_query(state)
+    def ask(self, state: State) -> MomentsQuery | CountedQuery | PassQuery:
+        if state.done >= 0:
+            return self.pass_query(state)
+        # A penalty of a whole row is spread over its entries, wherever these are.
+        by_row = any(state.shape.per_mode(self.ridge, "ridge", 0.0))
+        return CountedQuery() if by_row else MomentsQuery()
 
     def pass_query(self, state: State) -> PassQuery:
         """The pass that comes next."""
@@ -132,9 +175,12 @@ class PassSolver(ABC):
             self.step_at(state.done),
             seed=_pass_seed(state.seed, state.done),
             memory=state.memory,
+            counts=state.counts,
         )
 
-    def update(self, state: State, statistics: Moments | PassResult) -> tuple[State, Info]:
+    def update(self, state: State, statistics: Moments | Counted | PassResult) -> tuple[State, Info]:
+        if isinstance(statistics, Counted):
+            state, statistics = replace(state, counts=statistics.counts), statistics.moments
         if isinstance(statistics, Moments):
             mean = statistics.mean if state.shape.fit_mean else 0.0
             power = statistics.variance + (statistics.mean - mean) ** 2
@@ -165,7 +211,8 @@ class PassSolver(ABC):
         each = shape.per_mode(self.ridge_per_entry, "ridge_per_entry", 0.0)
         by_row = np.empty(0)
         if any(whole):
-            by_row = np.repeat(whole, sizes) / np.maximum(site.counts, 1) + np.repeat(each, sizes)
+            counts = site.counts if query.counts is None else query.counts
+            by_row = np.repeat(whole, sizes) / np.maximum(counts, 1) + np.repeat(each, sizes)
         means = aligned_zeros((model.order, model.rows.shape[1]), dtype)
         for m, mean in enumerate(shape.prior_means(self.prior_mean)):
             means[m, : model.ranks[m]] = mean

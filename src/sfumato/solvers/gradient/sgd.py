@@ -20,7 +20,7 @@ from sfumato.checks import check_positive
 from sfumato.kernels.numba.sgd import run_pass
 from sfumato.models.shape import Shape
 from sfumato.records import record
-from sfumato.sites.memory import Site, make_grid
+from sfumato.sites.memory import Site
 from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver
 
 _SMALL = 200_000  # entries below which a second thread costs more than it brings
@@ -57,14 +57,9 @@ class SGD(PassSolver):
         tensor = site.tensor
         blocks = site.threads if tensor.n_entries >= _SMALL else 1
         row_bytes = query.model.rows.strides[0]
-        # The shuffle that every pass starts from depends on public numbers only.
-        grid = site.kept(
-            ("grid", blocks, row_bytes),
-            lambda: make_grid(tensor, blocks, row_bytes, 0, site.threads),
-        )
         squares = run_pass(
             query.model,
-            grid,
+            site.grid(blocks, row_bytes),
             query.mean,
             query.spread,
             query.step,

@@ -20,26 +20,26 @@ import numpy as np
 
 from sfumato.checks import check_count, check_kind, check_number, check_positive, given
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.normal import (
-    NormalEquations,
-    Ridge,
-    Uncertainty,
-    normal_equations,
-    solve_rows,
-)
-from sfumato.kernels.numba.residuals import residual_sums
+from sfumato.kernels.numba.normal import NormalEquations, Ridge, Uncertainty, solve_rows
 from sfumato.kernels.numba.simd import aligned_zeros
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.records import record
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.core import CoreEquations, core_equations, one_blas_thread
+from sfumato.solvers.least_squares.core import CoreEquations, one_blas_thread
 from sfumato.solvers.least_squares.presence import (
     SEARCH_ROUNDS,
     LevelSums,
     NeighboursQuery,
     Presence,
     Search,
+)
+from sfumato.solvers.least_squares.questions import (
+    CoreQuery,
+    ResidualQuery,
+    Residuals,
+    Rows,
+    RowsQuery,
 )
 from sfumato.solvers.protocol import (
     DivergedError,
@@ -60,15 +60,6 @@ _SLOW_SWEEPS = 5  # the same for modes that shrink towards another value than ze
 _FIRST_NOISE = 10.0  # precision to start with, relative to the values: a lower one prunes too early
 
 
-@record
-class Rows(NamedTuple):
-    """Some rows of a mode."""
-
-    mode: int
-    low: int
-    high: int
-
-
 class Core(NamedTuple):
     """The free part of the core."""
 
@@ -86,61 +77,6 @@ class Together(NamedTuple):
 
 
 Step = Together | First | Rows | Core | Look
-
-
-@record
-@dataclass(frozen=True)
-class Residuals:
-    """Sum of squared residuals, sum of the predictions' variances, number of entries."""
-
-    squares: float
-    variances: float
-    entries: int
-
-    def __add__(self, other: Residuals) -> Residuals:
-        return Residuals(
-            self.squares + other.squares,
-            self.variances + other.variances,
-            self.entries + other.entries,
-        )
-
-
-@record
-@dataclass(frozen=True)
-class RowsQuery:
-    """Ask for the normal equations of some rows of a mode."""
-
-    model: Multilinear
-    uncertainty: Uncertainty
-    rows: Rows
-
-    def answer(self, site: Site) -> NormalEquations:
-        entries = site.by_mode(self.rows.mode)
-        return normal_equations(self.model, self.uncertainty, entries, *self.rows, site.threads)
-
-
-@record
-@dataclass(frozen=True)
-class CoreQuery:
-    """Ask for the normal equations of the core."""
-
-    model: Multilinear
-    uncertainty: Uncertainty
-
-    def answer(self, site: Site) -> CoreEquations:
-        return core_equations(self.model, self.uncertainty, site)
-
-
-@record
-@dataclass(frozen=True)
-class ResidualQuery:
-    """Ask how far the model is from the entries."""
-
-    model: Multilinear
-    uncertainty: Uncertainty
-
-    def answer(self, site: Site) -> Residuals:
-        return residuals(self.model, self.uncertainty, site)
 
 
 @dataclass(frozen=True)
@@ -483,12 +419,3 @@ def second_moment(means: Array, variances: Array) -> Any:
     """Average of mean^2 + variance down the columns, kept above what would overflow its inverse."""
     both = np.square(means, dtype=np.float64).mean(axis=0) + variances.mean(axis=0, dtype=np.float64)
     return np.maximum(both, 1e-12)
-
-
-# -- statistics of the whole fit --------------------------------------------------
-
-
-def residuals(model: Multilinear, uncertainty: Uncertainty, site: Site) -> Residuals:
-    """Fit to the training entries: squared residuals, and the variance that is still in the model."""
-    squares, variances = residual_sums(model, uncertainty, site)
-    return Residuals(squares, variances, site.tensor.n_entries)

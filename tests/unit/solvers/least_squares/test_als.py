@@ -13,7 +13,8 @@ from sfumato.fit.completion import carry_out, training_rmse
 from sfumato.fit.plan import Plan
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
-from sfumato.solvers.least_squares.als import ALS, Rows
+from sfumato.solvers.least_squares.als import ALS
+from sfumato.solvers.least_squares.questions import Rows
 from sfumato.solvers.protocol import DivergedError, Run
 
 TINY = {"ridge": 1e-6, "core_ridge": 1e-6}

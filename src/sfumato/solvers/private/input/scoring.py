@@ -25,6 +25,7 @@ from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site, WeightedSite
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.least_squares.core import core_equations
+from sfumato.solvers.least_squares.questions import Rows
 from sfumato.solvers.private.input.evidence import Evidence
 from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
@@ -129,7 +130,7 @@ def _emphasis(inner: als.State, weight: float, sweeps: int) -> float:
 def _solve(inner: als.State, site: WeightedSite) -> None:
     model, uncertainty = inner.model, inner.uncertainty
     for step in inner.schedule:
-        if isinstance(step, als.Rows):
+        if isinstance(step, Rows):
             entries = site.by_mode(step.mode)
             block = normal_equations(
                 model, uncertainty, entries, step.mode, step.low, step.high, site.threads
