@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from sfumato.data.relations import Structure
 from sfumato.estimators.coupled import Coupled
 from sfumato.metrics import auc, rmse
-from sfumato.papers import ermis_sharing
+from sfumato.papers import ermis_recipes, ermis_sharing
 from sfumato.papers.ermis_data import (
     AS_PRINTED,
     LINKS,
@@ -431,8 +431,8 @@ QUICK["figure 6.7"] = replace(QUICK["figure 6.7"], places=(0.6, 0.8), sweeps=60,
 PAPER = Paper(
     "ermis",
     "table",
-    full=ChainMap[str, Any](ermis_sharing.TABLES, STUDIES),
-    quick=ChainMap[str, Any](ermis_sharing.QUICK, QUICK),
+    full=ChainMap[str, Any](ermis_sharing.TABLES, ermis_recipes.FIGURES, STUDIES),
+    quick=ChainMap[str, Any](ermis_sharing.QUICK, ermis_recipes.FIGURES, QUICK),
 )
 
 # -- what is printed ------------------------------------------------------------------------------
