@@ -156,7 +156,7 @@ def reproduce(
     figure: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3, 6.5, 6.6, 6.7 for ermis."
+            metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3 to 7.7 and 8.2 for ermis."
         ),
     ] = None,
     table: Annotated[
