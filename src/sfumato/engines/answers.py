@@ -61,10 +61,10 @@ def part_of_answer(query: Query, sites: Sequence[Any]) -> Any | None:
     """
     if isinstance(query, ChainQuery):
         return _chained(query, sites)
+    if isinstance(query, PartQuery):
+        sites = [site for site in sites if query.concerns(site)]
     total = None
     for site in sites:
-        if isinstance(query, PartQuery) and not query.concerns(site):
-            continue
         answer = query.answer(site)
         total = answer if total is None else added(query, [total, answer])
     return total

@@ -289,7 +289,7 @@ def test_wrong_calls():
         sf.CP(2).fit(FRAME)
     with pytest.raises(DataError, match="240 rows need as many values y"):
         sf.CP(2).fit(FRAME, VALUES[:-1])
-    with pytest.raises(DataError, match="give a SparseTensor, or a table of labels and the values"):
+    with pytest.raises(DataError, match="give a SparseTensor, or Shards, or a table of labels"):
         FITTED.rmse(FRAME)
 
 
