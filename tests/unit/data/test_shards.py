@@ -296,7 +296,7 @@ def test_a_level_that_is_too_large_for_memory(tmp_path):
         make_shards(whole, tmp_path / "out", memory=1 << 17)
     assert len(make_shards(whole, tmp_path / "out", memory=1 << 17, by="b")) == 3
     with pytest.raises(
-        SettingError, match=r"with 1 shards one would have 9,000 .* ask for 2 shards or more"
+        SettingError, match=r"with 1 shards one would have 9,000 .* ask for 3 shards or more"
     ):
         make_shards(whole, tmp_path / "one", memory=1 << 17, by="b", shards=1)
 
