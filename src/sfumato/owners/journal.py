@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from sfumato.checks import as_path
-from sfumato.data.io.folders import sync
+from sfumato.data.io.folders import lock_file, sync
 from sfumato.errors import DataError
 from sfumato.wire import WireError, from_wire, to_wire
 
@@ -33,7 +32,6 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Of the owner alone: it holds what a site knows.
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            _lock(self._descriptor, self.path)
             self.entries = self._read()
             for folder in (self.path.parent, *(each.parent for each in new)):
                 sync(folder)  # the file's name is to last as long as what is in it
@@ -47,7 +45,9 @@ class Journal:
             raise
 
     def _read(self) -> list[Any]:
-        """All messages; a last one that was cut off is taken off the file."""
+        """All messages, for this process alone; a last one that was cut off is taken off the file."""
+        if not lock_file(self._descriptor):
+            raise DataError(f"{self.path} is in use: another process answers for this site")
         content = self.path.read_bytes()
         if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
             raise DataError(f"{self.path} is no journal; it was left as it is")
@@ -130,15 +130,3 @@ class Journal:
 
 def _check(head: bytes) -> bytes:
     return sha256(head).digest()[:8]
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    """Keep a second process from answering for the same site."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise DataError(f"{path} is in use: another process answers for this site") from error

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from sfumato.checks import as_path
+from sfumato.data.io.folders import lock_file
 from sfumato.errors import BudgetError
 
 _MAGIC = b'{"sfumato_ledger"'  # how every ledger file begins
@@ -36,7 +37,10 @@ class LedgerFile:
         _opened.add(self)
         try:
             with _in_words(self.path):
-                _lock(self._descriptor, self.path)
+                if not lock_file(self._descriptor):
+                    raise BudgetError(
+                        f"{self.path} is in use by another fit; try again when it has ended"
+                    )
                 self._mend()
             yield
         finally:
@@ -157,18 +161,6 @@ def _in_words(path: str | os.PathLike[str]) -> Iterator[None]:
     except (OSError, ValueError) as error:  # a ValueError: the name cannot be one
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BudgetError(f"the ledger {os.fspath(path)!r} cannot be used: {why}") from error
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    """Keep other processes from charging to the same file at the same time."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise BudgetError(f"{path} is in use by another fit; try again when it has ended") from error
 
 
 # A forked process inherits descriptors, and a lock is held as long as any of them is open: it closes

@@ -140,6 +140,22 @@ def locked(folder: Path, *, wait: bool = False) -> int | None:
     return handle
 
 
+def lock_file(descriptor: int) -> bool:
+    """Have an open file to oneself until it is closed; False where another process has it.
+
+    Where the system has no such locks, nothing keeps others out.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
 def unlock(lock: int | None) -> None:
     """Let go of a lock."""
     if lock is not None:
