@@ -79,7 +79,7 @@ def test_summed_shares_cost_what_is_charged(bound, multiplier, of, monkeypatch):
     laws = []
     monkeypatch.setattr(mechanisms, "noise", lambda law, *_: laws.append(law) or np.zeros(1, np.int64))
     share = GaussianShare(multiplier, of)
-    share.release(Clipped(np.zeros(1, np.int64), bound, bound), Entropy(0))
+    share.share(Clipped(np.zeros(1, np.int64), bound, bound), Entropy(0))
     (law,) = laws
     assert law.scale >= mechanisms._LEAST_SHARE
     assert most_beyond(law.scale, of, bound, share.event.noise_multiplier) <= 1e-13

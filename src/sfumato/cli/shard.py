@@ -6,6 +6,7 @@ import json
 import re
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -151,5 +152,5 @@ def _say(made: Shards, out: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found.to_json()))
         return
-    for line in sharded_lines(found):
+    for line in (*sharded_lines(found), f"fit it: sfumato complete {quote(found.folder)} --out model"):
         console().print(line, soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from sfumato.data import prepare
@@ -74,13 +73,12 @@ def completed_text(found: Completed) -> Group:
 
 
 def sharded_lines(found: Sharded) -> list[str]:
-    """What was cut, and what to do with it."""
+    """What was cut."""
     bounds = "" if found.bounds is None else f", bounds {found.bounds[0]:g} to {found.bounds[1]:g}"
     return [
         f"{sizes_in_words(found.modes)}: {found.entries:,} entries in {found.shards:,} "
         f"{'shard' if found.shards == 1 else 'shards'} by {found.by}, {found.dtype}{bounds}",
         f"wrote {found.folder}: {bytes_in_words(found.bytes)}",
-        f"fit it: sfumato complete {quote(found.folder)} --out model",
     ]
 
 
