@@ -23,7 +23,7 @@ from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.protocol import NoisyQuery, PrivateQuery
 
 SHAPE = (Mode("user", 5), Mode("item", 4), Mode("week", 3))
-RUNS = 70
+RUNS = 120
 SHORT = {"starts": 1, "sweeps": 1}
 DELTA = {"delta": 1e-3}
 CAP = {"max_entries": 4}

@@ -89,7 +89,8 @@ def test_the_expectation_is_what_planted_fits_reach():
             expected = expected_input(Outlook(facts), solver.passed(facts), 5).error ** 0.5
             reached = []
             for seed in range(2):
-                privacy = sf.Privacy(epsilon, unit="value", method="input", seed=seed)
+                method = sf.InputPerturbation(starts=2)
+                privacy = sf.Privacy(epsilon, unit="value", method=method, seed=seed)
                 reached.append(sf.CP(5, privacy=privacy).fit(train.with_values(train.values, (1, 5))))
             ratio = np.mean([model.rmse(test) for model in reached]) / constant
             assert ratio == pytest.approx(expected, rel=0.1)
