@@ -72,6 +72,11 @@ def make_study(
     privacy = _over(privacy, members)
     if privacy.seed is not None and privacy.trust.kind != "one owner":
         raise SettingError("sites draw noise of their own, which nobody can seed: leave the seed out")
+    if privacy.ledger is not None or privacy.sampler != "sfumato":
+        raise SettingError(
+            f"leave out {setting('ledger')}, {setting('limit')} and {setting('sampler')}: each site has "
+            "a ledger of its own, and draws with sfumato's samplers"
+        )
     known = tuple(_mode(mode, privacy) for mode in modes)
     planned = type(estimator)(**{**estimator.get_params(), "privacy": privacy})
     plan: Any = planned.plan(known, bounds=bounds, entries=entries)
@@ -220,8 +225,3 @@ def _estimator(study: Study) -> TensorEstimator:
         return _ESTIMATORS[study.model](**study.settings)
     except (KeyError, TypeError) as error:
         raise SettingError(f"a study cannot be of {shown(study.model)}: {error}") from error
-
-
-def owners_mode(study: Study) -> str | None:
-    """The mode whose rows stay with their owners, by name."""
-    return None if study.facts.local is None else study.facts.modes[study.facts.local].name

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sfumato.checks import check_count, check_positive, given
 from sfumato.engines.protocol import Engine
 from sfumato.errors import SettingError, SiteLostError
 from sfumato.fit.completion import PrivateFit, carry_out_private
@@ -122,6 +123,10 @@ class Patience:
     answer: float = 60.0
     lost: float = 600.0
     least: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(answer=self.answer, lost=self.lost)
+        check_count(**given(least=self.least))
 
 
 class OwnersEngine(Engine):

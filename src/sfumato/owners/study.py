@@ -218,7 +218,7 @@ def _check_ranges(members: Sequence[Member], labels: Sequence[object], facts: Fa
     if firsts != ends[:-1] or ends[-1] != facts.sizes[facts.local] or ends != sorted(set(ends)):
         raise SettingError(
             f"the owners at all sites are not the {facts.sizes[facts.local]:,} of the plan: make the "
-            f"study anew with {either('make_study', 'sfumato sites plan')}"
+            f"study anew with {either('make_study', 'sfumato study plan')}"
         )
 
 

@@ -497,3 +497,17 @@ def test_sums_without_noise_leave_only_if_that_is_said(tmp_path):
         Participant(
             study, "east", part(0), tmp_path / "east", trust_leader=True, limit=study.plan.budget
         )
+
+
+def test_noise_of_a_secret_can_be_drawn_again_and_of_another_is_another():
+    def words(secret):
+        source = Entropy(secret=secret)
+        return [source.words().stream(0)(3).tolist() for _ in range(3)]
+
+    first, again, other = words(b"a" * 32), words(b"a" * 32), words(b"b" * 32)
+    assert first == again
+    assert len({tuple(each) for each in (*first, *other)}) == 6
+    assert not Entropy(secret=b"a" * 32).seeded
+    for wrong in ({"secret": b"short"}, {"secret": b"a" * 32, "seed": 1}):
+        with pytest.raises(SettingError, match="a secret has 32 bytes"):
+            Entropy(**wrong)

@@ -214,6 +214,8 @@ def test_what_a_study_needs_is_said():
     for given_, said in (
         ({"privacy": None}, "is private: give the estimator privacy"),
         ({"privacy": replace(privacy, seed=1)}, "nobody can seed"),
+        ({"privacy": replace(privacy, ledger="l.jsonl")}, "each site has a ledger of its own"),
+        ({"privacy": replace(privacy, sampler="opendp")}, "draws with sfumato's samplers"),
         ({"privacy": replace(privacy, trust=sf.Trust("each site", 3))}, "for 3 sites, and there are 2"),
         ({"privacy": replace(privacy, public=sf.Public())}, "list them|give the labels"),
         ({"privacy": replace(privacy, public=replace(public, units=7))}, "30 owners at all sites"),
@@ -332,12 +334,19 @@ def test_hubs_of_other_sites_are_refused(tmp_path):
         lead(study, InProcess(dict.fromkeys("ab", lambda *_: b"")), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "settings_", [{"lost": -1.0}, {"answer": 0.0}, {"lost": float("nan")}, {"least": 0}], ids=str
+)
+def test_patience_that_cannot_be_is_refused(settings_):
+    with pytest.raises(SettingError, match="must be"):
+        Patience(**settings_)
+
+
 def test_leaders_cannot_do_with_fewer_than_the_noise_needs(tmp_path):
     from sfumato.owners.journal import Journal
 
     for kind, least, said in (
         ("secure shares", 3, "the noise needs 4"),
-        ("each site", 0, "cannot be added up over 0 of 4"),
         ("each site", 5, "cannot be added up over 5 of 4"),
         ("one owner", 3, "all sites have to answer"),
     ):
