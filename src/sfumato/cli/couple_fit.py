@@ -25,11 +25,13 @@ from sfumato.estimators.coupled import Coupled
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, rmse
 from sfumato.models.posterior import Posterior
+from sfumato.models.several import Several
 from sfumato.report.progress import FitProgress
 from sfumato.report.text import plain_table
 from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers.coupled.langevin import Langevin
 from sfumato.solvers.coupled.multiplicative import Multiplicative
+from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.coupled.sums import divergence
 from sfumato.solvers.coupled.variational import Variational
 from sfumato.solvers.least_squares.als import ALS
@@ -123,7 +125,8 @@ def _warm_up(order: CoupleOrder, relations: Relations) -> None:
     if isinstance(solver, Langevin):
         shortest: Any = replace(solver, samples=1, burn_in=1, thin=1)
         # Of the asked number of samples, the memory is judged too.
-        solver.init(Run(order.seed), _estimator(order, None).plan(relations).shape)
+        shape = CoupledShape.of(relations, order.rank)
+        solver.init(Run(order.seed), shape)
     else:
         shortest = replace(solver, sweeps=1)
     once = replace(order, starts=1)
@@ -179,8 +182,11 @@ def _result(name: str, test: SparseTensor, predicted: NDArray[Any], seconds: flo
 def _divergences(model: Coupled, relations: Relations) -> dict[str, float]:
     """Of each table the mean over its observed cells."""
     site = CoupledSite(relations, model.threads or available_threads(), np.dtype(model.dtype))
+    fitted = model.model_
+    if isinstance(fitted, Several):
+        raise TypeError("a private fit says nothing of divergences at the data")
     return {
-        name: divergence(model.model_, site, v) / relation.cells
+        name: divergence(fitted, site, v) / relation.cells
         for v, (name, relation) in enumerate(relations.items())
     }
 

@@ -15,17 +15,24 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Shape
 from sfumato.privacy.clipping import Clipped, combine
+from sfumato.privacy.facts import CoupledFacts
 from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.memory import Site
+from sfumato.sites.several import RelationSites
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.protocol import ChainQuery, PartQuery, Query, SumQuery
 from sfumato.types import Array
 
 
-def check_shape(shape: Shape | CoupledShape, site: Site | CoupledSite) -> None:
+def check_shape(
+    shape: Shape | CoupledShape | CoupledFacts, site: Site | CoupledSite | RelationSites
+) -> None:
     """Refuse entries of other modes than a fit was planned for, before they are touched or charged."""
+    if isinstance(shape, CoupledFacts) and isinstance(site, RelationSites):
+        site.check_sizes(shape.sizes)
+        return
     if isinstance(shape, Shape) and isinstance(site, Site):
         site.check_sizes(shape.sizes)
     elif (
@@ -128,6 +135,8 @@ def with_own_rows(model: Multilinear, prior: OwnPrior, parts: Sequence[OwnRows])
     """The model with these rows; those without entries anywhere are the prior mean."""
     size, rank, mode = model.shape[prior.mode], model.ranks[prior.mode], prior.mode
     rows, biases = np.full((size, rank), prior.mean), np.zeros(size)
+    if prior.means is not None:
+        rows += prior.means
     for part in parts:
         rows[part.levels], biases[part.levels] = part.rows, part.biases
     return model.with_rows(mode, rows, biases)

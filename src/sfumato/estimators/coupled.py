@@ -21,6 +21,7 @@ from sfumato.checks import (
     check_seed,
     check_share,
     check_threads,
+    given,
     plain,
     shown,
 )
@@ -28,23 +29,45 @@ from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
 from sfumato.engines.local import Local
-from sfumato.errors import DataError, NotFittedError, SettingError
+from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.estimators.coupled_private import (
+    PrivateCoupledFit,
+    PrivateRelation,
+    fit_privately,
+    plan_privately,
+)
 from sfumato.estimators.parameters import Parametrised
+from sfumato.estimators.predicting import within
 from sfumato.fit.completion import carry_out
 from sfumato.fit.loop import Progress
-from sfumato.fit.plan import Plan
+from sfumato.fit.plan import Plan, PrivatePlan
+from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.coupled import CoupledModel
+from sfumato.models.several import Several
+from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.guarantee import Guarantee
 from sfumato.sites.coupled import CoupledSite
 from sfumato.solvers.coupled.shape import CoupledShape, CoupledSolver
 from sfumato.solvers.protocol import Info, Run
 from sfumato.solvers.registry import find, names, solver_class
-from sfumato.store import StoredCoupled, load_coupled, save_coupled
+from sfumato.store import (
+    StoredCoupled,
+    StoredModel,
+    StoredSeveral,
+    coupled_release_files,
+    load_coupled,
+    load_private_coupled,
+    save_coupled,
+    save_coupled_release,
+    save_private_coupled,
+)
 from sfumato.store.reading import damage
 from sfumato.typed import finite_number, made_of
 from sfumato.types import Array
 
+_USUAL_RANK = 2  # of an open fit, where none is given
 _SAVED = ("rank", "starts", "seed")  # settings that are kept with a model
 
 
@@ -64,7 +87,8 @@ class Coupled(Parametrised):
 
     Parameters
     ----------
-    rank : number of components, the same in every mode.
+    rank : number of components, the same in every mode; None for 2, and in a private fit for what the
+        plan chooses.
     solver : "multiplicative" (non-negative factors by multiplicative updates), "variational" (Poisson
         data with Gamma priors, the posterior in closed form), "langevin" (samples from the posterior),
         or a solver record with settings of your own.
@@ -73,17 +97,23 @@ class Coupled(Parametrised):
     dtype : float64 or float32.
     threads : None for all cores.
     progress : called with what is done after every step.
+    privacy : a :class:`Privacy`: budget, unit and method of a private fit; None fits without privacy.
+        Its method fits each relation beside the others ("auto"), or is "langevin"; the solver plays no
+        part. What is public of each relation is said in ``Public(relations=...)``. Name first what you
+        most want to predict: it is fitted last, and takes in what all others say.
 
     Attributes
     ----------
-    model_ : the :class:`~sfumato.models.coupled.CoupledModel`.
+    model_ : the :class:`~sfumato.models.coupled.CoupledModel`; of a private fit a
+        :class:`~sfumato.models.several.Several`, with one model for each protected relation.
     posterior_ : what a Bayesian solver knows beyond it; None else.
     history_ : what every sweep reported.
+    guarantee_ : what a private fit promises; None of another.
     """
 
     def __init__(
         self,
-        rank: int = 2,
+        rank: int | None = None,
         solver: Any = "multiplicative",
         *,
         starts: int = 1,
@@ -91,6 +121,7 @@ class Coupled(Parametrised):
         dtype: DTypeLike = np.float64,
         threads: int | None = None,
         progress: Progress | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         self.rank = rank
         self.solver = solver
@@ -99,22 +130,53 @@ class Coupled(Parametrised):
         self.dtype = dtype
         self.threads = threads
         self.progress = progress
+        self.privacy = privacy
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
     # -- fitting ----------------------------------------------------------------------------------
 
-    def plan(self, relations: Relations) -> Plan[CoupledShape]:
-        """What ``fit`` will do to relations of this shape."""
-        check_count(rank=self.rank, starts=self.starts)
+    def plan(self, relations: Any) -> Plan[CoupledShape] | PrivatePlan[Any]:
+        """What ``fit`` will do to relations of this shape.
+
+        A private plan is made from public numbers, public tables, and the shapes of the others.
+        """
+        self._check_settings()
+        if self.privacy is not None:
+            plan = plan_privately(relations, self.privacy, self._rank, self._run)
+            warn_of(plan.caveats)
+            return plan
+        return self._open_plan(relations)
+
+    def _open_plan(self, relations: Relations) -> Plan[CoupledShape]:
+        check_kind(Relations, "a sfumato.Relations", relations=relations)
+        rank = _USUAL_RANK if self._rank is None else self._rank
+        shape = CoupledShape.of(relations, rank, as_precision(self.dtype))
+        return Plan(shape, self._solver(), self._run, int(self.starts))
+
+    def _check_settings(self) -> None:
+        check_count(starts=self.starts, **given(rank=self.rank))
         check_threads(self.threads)
         check_progress(self.progress)
-        check_kind(Relations, "a sfumato.Relations", relations=relations)
-        solver, threads = self._solver(), self.threads or available_threads()
         check_seed(seed=self.seed)
-        shape = CoupledShape.of(relations, int(self.rank), as_precision(self.dtype))
-        return Plan(shape, solver, Run(int(self.seed), int(threads)), int(self.starts))
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
+        self._solver()
+        if self.privacy is not None:
+            if self.starts != 1:
+                raise SettingError("a private fit has one start: to choose among several looks at data")
+            if not isinstance(self.solver, str) or self.solver != "multiplicative":
+                raise SettingError("a private fit is made by its privacy's method: leave the solver out")
+            if as_precision(self.dtype) != np.float64:
+                raise SettingError("a private fit computes in float64: leave the dtype out")
+
+    @property
+    def _rank(self) -> int | None:
+        return None if self.rank is None else int(self.rank)
+
+    @property
+    def _run(self) -> Run:
+        return Run(int(self.seed), int(self.threads or available_threads()))
 
     def _solver(self) -> CoupledSolver:
         given = self.solver if isinstance(self.solver, str) else getattr(self.solver, "name", "")
@@ -133,18 +195,38 @@ class Coupled(Parametrised):
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
         """Fit to :class:`Relations`, or to a mapping from names to tensors."""
         begin = time.perf_counter()
-        relations = X if isinstance(X, Relations) else Relations(X)
-        plan, solver = self.plan(relations), self._solver()
+        self._check_settings()
+        if self.privacy is None:
+            self._fit_openly(X if isinstance(X, Relations) else Relations(X))
+        else:
+            self._adopt(fit_privately(X, self.privacy, self._rank, self._run, self.progress))
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def _adopt(self, fit: PrivateCoupledFit) -> None:
+        """Take over what a private fit has made."""
+        self.model_: CoupledModel | Several = fit.model
+        self.private_relations_ = fit.relations
+        self.guarantee_: Guarantee | None = fit.guarantee
+        self.posterior_, self.history_ = fit.posterior, fit.history
+        modes = {mode.name: mode for known in fit.relations.values() for mode in known.modes}
+        self.modes_ = tuple(modes.values())
+        self.relations_ = {
+            name: RelationShape(name, tuple(list(modes).index(m.name) for m in known.modes), ())
+            for name, known in fit.relations.items()
+        }
+
+    def _fit_openly(self, relations: Relations) -> None:
+        plan, solver = self._open_plan(relations), self._solver()
         for relation in relations.values():
             solver.check_relation(relation)
         site = Local(CoupledSite(relations, plan.run.threads, np.dtype(plan.shape.dtype)))
         result = carry_out(plan, site, self.progress)
-        self.model_: CoupledModel = result.model
+        self.model_ = result.model
+        self.guarantee_ = None
         self.posterior_, self.history_ = result.posterior, result.history
         self.modes_ = relations.modes
         self.relations_ = {relation.name: _known(relation) for relation in relations.values()}
-        self.fit_seconds_ = time.perf_counter() - begin
-        return self
 
     # -- predicting -------------------------------------------------------------------------------
 
@@ -177,9 +259,20 @@ class Coupled(Parametrised):
         cells = self._locate(modes, X if X is not None else as_columns(labels))
         part = list(self.relations_).index(relation)
         threads = self.threads or available_threads()
+        check_flag(reliance=reliance)
+        if isinstance(self.model_, Several):
+            if reliance or interval is not None:
+                raise SettingError(
+                    "a private fit tells neither reliance, which would count entries, nor intervals, "
+                    "whose coverage was not measured: predict without"
+                )
+            values = within(
+                self.private_relations_[relation].bounds,
+                self.model_.predict(part, cells, threads=threads),
+            )
+            return float(values[0]) if single else values
         by = self.model_ if self.posterior_ is None else self.posterior_
         found = [by.predict(part, cells, threads=threads)]
-        check_flag(reliance=reliance)
         if interval is not None:
             check_share(interval=interval)
             if self.posterior_ is None:
@@ -203,6 +296,9 @@ class Coupled(Parametrised):
     def _locate(self, modes: Sequence[Mode], X: Any) -> NDArray[np.int32]:
         if isinstance(X, SparseTensor) and X.modes == tuple(modes):
             return X.coordinates
+        empty = next((mode.name for mode in modes if not mode.size), None)
+        if empty is not None:
+            raise SettingError(f"rows of {empty} stay with their owners: this release has none of them")
         advice = (
             "no relation had it in training. Leave such cells out, or fit with a relation that knows it"
         )
@@ -222,11 +318,23 @@ class Coupled(Parametrised):
         largest: Array = np.max(shares, axis=0)  # NaN where one is
         return largest
 
-    def factor(self, mode: str) -> Array:
-        """The factor of a mode, a row for every level."""
+    def factor(self, mode: str, relation: str | None = None) -> Array:
+        """The factor of a mode, a row for every level.
+
+        Of a private fit that of a ``relation``: each has its own, made from what all share.
+        """
         if not hasattr(self, "model_"):
             raise NotFittedError("this Coupled model is not fitted yet; call fit first")
-        return self.model_.factor(find_mode(self.modes_, mode))
+        if not isinstance(self.model_, Several):
+            return self.model_.factor(find_mode(self.modes_, mode))
+        if relation is None:
+            raise SettingError(
+                f"of a private fit each relation has a factor of {mode}: name one of "
+                f"{', '.join(self.relations_)}"
+            )
+        _, modes = self._relation(relation)
+        part = list(self.relations_).index(relation)
+        return self.model_.models[part].factors[find_mode(modes, mode)]
 
     # -- judging ----------------------------------------------------------------------------------
 
@@ -259,10 +367,16 @@ class Coupled(Parametrised):
 
     # -- keeping ----------------------------------------------------------------------------------
 
-    def save(self, folder: str | PathLike[str]) -> Path:
-        """Write the fitted model to a folder; see :func:`sfumato.load`."""
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write the fitted model to a folder; see :func:`sfumato.load`.
+
+        Of a private fit that is its release in the folder's ``release``, and in ``owner`` the rows that
+        stay with their owners; ``force`` is that of :meth:`release`.
+        """
         if not hasattr(self, "model_"):
             raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        if isinstance(self.model_, Several):
+            return save_private_coupled(self._stored(force), folder)
         solver: Any = self._solver()
         stored = StoredCoupled(
             self.model_,
@@ -278,6 +392,64 @@ class Coupled(Parametrised):
         )
         return save_coupled(stored, folder)
 
+    def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what the guarantee covers, and nothing else.
+
+        A model without a guarantee is refused; one whose guarantee is only claimed, or whose noise came
+        from a seed, unless ``force`` says that this is meant.
+        """
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+        return save_coupled_release(self._stored(force), folder)
+
+    def release_files(self, *, force: bool = False) -> dict[str, bytes]:
+        """The files that :meth:`release` writes, by name: all that the world gets to see."""
+        return coupled_release_files(self._stored(force))
+
+    def _stored(self, force: bool) -> StoredSeveral:
+        if not isinstance(self.model_, Several) or self.guarantee_ is None:
+            raise ReleaseError("this model is not private: fit it with privacy=... to release it")
+        self.guarantee_.check_releasable(force)
+        settings = {"rank": self.rank, "seed": self.seed}
+        parts = {
+            name: StoredModel(
+                "relation",
+                model,
+                known.modes,
+                known.bounds,
+                {},
+                local=known.local,
+                own_prior=prior,
+                guarantee=self.guarantee_,
+            )
+            for (name, known), model, prior in zip(
+                self.private_relations_.items(),
+                self.model_.models,
+                self.model_.own_priors,
+                strict=True,
+            )
+        }
+        return StoredSeveral(parts, settings, self.guarantee_)
+
+    @classmethod
+    def load_private(cls, folder: str | PathLike[str]) -> Coupled:
+        """What :meth:`release`, or :meth:`save` of a private fit, wrote."""
+        stored = load_private_coupled(folder)
+        with damage(Path(folder)):
+            method = made_of(cls, stored.settings, "its settings")
+        parts = stored.parts
+        several = Several(
+            tuple(each.model for each in parts.values()),
+            tuple(each.own_prior for each in parts.values()),
+        )
+        known = {
+            name: PrivateRelation(name, each.modes, each.bounds, each.local)
+            for name, each in parts.items()
+        }
+        method._adopt(PrivateCoupledFit(several, known, stored.guarantee, ()))
+        method.fit_seconds_ = 0.0
+        return method
+
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Coupled:
         """What :meth:`save` wrote."""
@@ -291,7 +463,7 @@ class Coupled(Parametrised):
             method.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
             method.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
         method.model_, method.modes_ = stored.model, stored.modes
-        method.posterior_ = stored.posterior
+        method.posterior_, method.guarantee_ = stored.posterior, None
         method.relations_ = {
             part.name: RelationShape(part.name, part.modes[: part.order], stored.evidence[part.name])
             for part in stored.model.parts

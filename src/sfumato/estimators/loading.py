@@ -14,7 +14,7 @@ from sfumato.estimators.power import PowerMethod
 from sfumato.estimators.predicting import UNSEEN
 from sfumato.solvers.protocol import Info
 from sfumato.solvers.registry import solver_class
-from sfumato.store import COMPONENTS, COUPLED, kind_of, load_model
+from sfumato.store import COMPONENTS, COUPLED, PRIVATE_COUPLED, kind_of, load_model
 from sfumato.store.reading import damage
 from sfumato.typed import finite_number, made_of, whole_number
 
@@ -29,6 +29,8 @@ def load(folder: str | PathLike[str]) -> Any:
         return PowerMethod.load(folder)
     if kind == COUPLED:
         return Coupled.load(folder)
+    if kind == PRIVATE_COUPLED:
+        return Coupled.load_private(folder)
     stored = load_model(folder)
     with damage(Path(folder)):
         settings = {name: value for name, value in stored.settings.items() if name not in NOT_SAVED}

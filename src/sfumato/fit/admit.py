@@ -10,7 +10,7 @@ Who they are and how many is what presence means, so that labels read off the da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,12 +72,7 @@ def local_mode(privacy: Privacy, unit: PrivacyUnit, modes: Sequence[Mode]) -> in
 def admit(tensor: SparseTensor, protected: Protected, entropy: Entropy) -> SparseTensor:
     """The tensor as a private fit may see it."""
     unit, public, local = protected.unit, protected.public, protected.local
-    if tensor.bounds is None:
-        raise SettingError(
-            "a private fit needs public bounds of the values, from knowledge and not from the data: "
-            + either("read(..., bounds=(1, 5))", "--bounds 1 5")
-        )
-    bounds, cap_seed = tensor.bounds, entropy.public_seed()
+    bounds, cap_seed = _bounds_of(tensor), entropy.public_seed()
     check_labels(tensor.modes, protected)
     tensor = _with_public_labels(tensor, public)
     if local is not None and public.units is not None:
@@ -88,6 +83,98 @@ def admit(tensor: SparseTensor, protected: Protected, entropy: Entropy) -> Spars
     if isinstance(unit, Unit) and unit.max_entries is not None:
         tensor = prepare.cap(tensor, unit.mode, unit.max_entries, cap_seed)
     return tensor
+
+
+def _bounds_of(tensor: SparseTensor, name: str = "") -> tuple[float, float]:
+    if tensor.bounds is None:
+        which = f", here of {name!r}" if name else ""
+        raise SettingError(
+            f"a private fit needs public bounds of the values{which}, from knowledge and not from the "
+            "data: " + either("read(..., bounds=(1, 5))", f"--bounds {name + '=1,5' if name else '1 5'}")
+        )
+    return tensor.bounds
+
+
+def admit_several(
+    tensors: Mapping[str, SparseTensor], protected: Mapping[str, Protected], entropy: Entropy
+) -> dict[str, SparseTensor]:
+    """Relations as a private fit may see them, levels of modes of one name numbered alike.
+
+    Those without a :class:`Protected` are public: their labels are found among those of the others, and
+    what has none is left out.
+    """
+    for name, how in protected.items():
+        _bounds_of(tensors[name], name)
+        check_labels(tensors[name].modes, how)
+        if isinstance(how.unit, Unit) and how.unit.max_entries is not None:
+            raise SettingError("a cap on entries is for one tensor: leave max_entries out")
+    first = next(iter(protected.values()))
+    aligned = _numbered_alike(tensors)
+    admitted = {name: _with_public_labels(tensor, first.public) for name, tensor in aligned.items()}
+    owner = _owner_of(tensors, protected)
+    if owner is not None and first.public.units is not None:
+        places = _places(first.unit, first.public.units, entropy)
+        for name, tensor in admitted.items():
+            if owner in tensor.mode_names:
+                mode = tensor.mode_index(owner)
+                admitted[name] = _with_public_number(tensor, mode, first.public.units, places)
+    for name in protected:
+        tensor = admitted[name]
+        values = clip_values(tensor.values, *_bounds_of(tensor))
+        admitted[name] = tensor.with_values(values.astype(np.float64), tensor.bounds)
+    return admitted
+
+
+def _owner_of(tensors: Mapping[str, SparseTensor], protected: Mapping[str, Protected]) -> str | None:
+    """The mode whose rows stay with their owners, in the relations that have it."""
+    for name, how in protected.items():
+        if how.local is not None:
+            return tensors[name].mode_names[how.local]
+    return None
+
+
+def _numbered_alike(tensors: Mapping[str, SparseTensor]) -> dict[str, SparseTensor]:
+    """The relations with one list of labels for modes of one name: those of all of them.
+
+    Nothing is said of what they have in common, which is data.
+    """
+    found: dict[str, list[Mode]] = {}
+    for tensor in tensors.values():
+        for mode in tensor.modes:
+            found.setdefault(mode.name, []).append(mode)
+    united = {name: _united(modes) for name, modes in found.items()}
+    return {name: _renumbered(tensor, united) for name, tensor in tensors.items()}
+
+
+def _united(modes: Sequence[Mode]) -> Mode:
+    first, *others = modes
+    if all(mode == first for mode in others):
+        return first
+    if any(mode.bin != first.bin or (mode.labels is None) != (first.labels is None) for mode in others):
+        raise SettingError(
+            f"mode {first.name!r} is not written alike in all relations: give it labels, and one bin "
+            "of times, in all of them"
+        )
+    if first.labels is None:
+        raise SettingError(
+            f"mode {first.name!r} has another number of levels in each relation, and no labels that say "
+            "which are the same: give labels, or rename one mode"
+        )
+    labels = sorted({str(label) for mode in modes for label in _labels(mode)})
+    return Mode(first.name, len(labels), np.array(labels, object), first.bin)
+
+
+def _renumbered(tensor: SparseTensor, united: Mapping[str, Mode]) -> SparseTensor:
+    modes = [united[name] for name in tensor.mode_names]
+    if tuple(modes) == tensor.modes:
+        return tensor
+    coordinates = tensor.coordinates.copy()
+    for m, (old, new) in enumerate(zip(tensor.modes, modes, strict=True)):
+        if old != new:
+            level_of = {str(label): level for level, label in enumerate(_labels(new))}
+            levels = np.array([level_of[str(label)] for label in _labels(old)], np.int32)
+            coordinates[m] = levels[coordinates[m]]
+    return _ordered(coordinates, tensor.values.copy(), modes, tensor.bounds)
 
 
 # -- what has to be public ------------------------------------------------------------------------

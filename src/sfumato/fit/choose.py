@@ -39,6 +39,7 @@ def make_facts(
     if bounds is None:
         raise SettingError("a private plan needs the public bounds of the values")
     unit, public = protected.unit, protected.public
+    public.check_single()
     check_labels(shape.modes, protected)
     known = public.entries if unit.hides_presence else entries
     return Facts(shape, unit, bounds, known, public.spread, protected.local, protected.trust)
@@ -53,14 +54,21 @@ def make_plan(
     rank: OpenRank | None = None,
 ) -> PrivatePlan[Completion]:
     """The calibrated plan of a private fit; never sees data."""
+    solver, facts = chosen_solver(facts, privacy, method, rank)
+    stated = public_facts(facts.modes, protected)
+    return PrivatePlan(Completion(solver, facts, stated), privacy.budget, run).calibrated()
+
+
+def chosen_solver(
+    facts: Facts, privacy: Privacy, method: Any, rank: OpenRank | None
+) -> tuple[PrivateSolver[Any], Facts]:
+    """The solver of a method, or of what it leaves open, and the facts with the rank that suits it."""
     if privacy.analysis == "proven":
         chosen = _choice(method, facts, privacy, rank)
         method = chosen.method
         if rank is not None and chosen.rank is not None:
             facts = replace(facts, shape=facts.shape.with_rank(chosen.rank))
-    solver = _solver(method, privacy, facts)
-    stated = public_facts(facts.modes, protected)
-    return PrivatePlan(Completion(solver, facts, stated), privacy.budget, run).calibrated()
+    return _solver(method, privacy, facts), facts
 
 
 def _solver(method: Any, privacy: Privacy, facts: Facts) -> PrivateSolver[Any]:

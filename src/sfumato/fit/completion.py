@@ -180,13 +180,13 @@ class Completion:
     @property
     def promise(self) -> Promise:
         solver, facts, unit = self.solver, self.facts, self.facts.unit
-        owner = None if facts.local is None else facts.modes[facts.local].name
+        owner = owner_of(facts)
         alone = facts.trust.kind == "one owner"
         return Promise(
             unit=str(unit),
             neighbours=unit.neighbours,
             cap=unit.max_entries if isinstance(unit, Unit) else None,
-            released=_released(facts, solver.always_fits),
+            released=released_of(facts, solver.always_fits),
             kept=() if owner is None else (f"rows of {owner}",),
             owner=owner,
             method=solver.name,
@@ -206,7 +206,12 @@ class Completion:
         return (*given, *self.facts.trust.assumptions, *self.solver.assumes(self.facts))
 
 
-def _released(facts: Facts, always: tuple[str, ...]) -> tuple[str, ...]:
+def owner_of(facts: Facts) -> str | None:
+    """The mode whose rows stay with their owners."""
+    return None if facts.local is None else facts.modes[facts.local].name
+
+
+def released_of(facts: Facts, always: tuple[str, ...]) -> tuple[str, ...]:
     """What was asked for, and what a solver fits whether or not it was."""
     shape = facts.shape
     rows = "rows and biases" if shape.fit_biases or "biases" in always else "rows"
@@ -256,17 +261,22 @@ def carry_out_private(
 class Drawn(NamedTuple):
     """What a plan's draws have led to, all of it released."""
 
-    made: Finished[Multilinear]
+    made: Finished[Any]
     history: tuple[Info, ...]
 
     def localised(self, engine: Engine) -> Multilinear:
         """The model with each local row solved from the release and its owner's entries."""
+        model: Multilinear
         model, prior = self.made.model, self.made.own_prior
-        return model if prior is None else engine.with_own_rows(model, prior)
+        if prior is None:
+            return model
+        if self.made.own_means and self.made.own_means[0] is not None:  # of public tables alone
+            prior = self.made.own_means[0].prior(prior, model, None)
+        return engine.with_own_rows(model, prior)
 
 
 def draw_all(
-    plan: PrivatePlan[Completion],
+    plan: PrivatePlan[Any],
     engine: Engine,
     reservation: Reservation,
     progress: Progress | None = None,

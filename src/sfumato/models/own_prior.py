@@ -54,6 +54,9 @@ class OwnPrior:
     row_noise : for each mode the variances of its rows' columns, or None. Unlike a doubt, which is
         about an entry's value, they lengthen the designs of a row: they act as a ridge that grows with
         the row's entries. Empty where there are none.
+    means : what other tables say of the rows: for each of them the means of its columns, or None. They
+        add to all other means. Held where the rows are, and never written: they may be made of their
+        owners' own entries.
     """
 
     mode: int
@@ -65,6 +68,7 @@ class OwnPrior:
     scatter: float
     doubts: tuple[Array | None, ...] = ()
     row_noise: tuple[RowNoise | None, ...] = ()
+    means: Array | None = None
 
     def check(self, sizes: Sequence[int], ranks: Sequence[int]) -> None:
         """Raise a ``SettingError`` where the prior does not fit a model's modes."""
@@ -83,6 +87,11 @@ class OwnPrior:
             np.shape(self.pull) == (2, ranks[self.mode]) and np.isfinite(self.pull).all()
         ):
             raise SettingError("what pulls own rows must be two finite numbers for each column")
+        if self.means is not None and not (
+            np.shape(self.means) == (sizes[self.mode], ranks[self.mode])
+            and np.isfinite(self.means).all()
+        ):
+            raise SettingError("means of own rows must be finite numbers, a row for each level")
         for parts in (self.doubts, self.row_noise):
             if parts and len(parts) != len(sizes):
                 raise SettingError(f"a model of {len(sizes)} modes needs as many doubts or None")

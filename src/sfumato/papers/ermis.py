@@ -6,7 +6,6 @@ says what came of it.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from sfumato.data.relations import Structure
 from sfumato.estimators.coupled import Coupled
 from sfumato.metrics import auc, rmse
-from sfumato.papers import ermis_recipes, ermis_sharing
+from sfumato.papers import ermis_private
 from sfumato.papers.ermis_data import (
     AS_PRINTED,
     LINKS,
@@ -431,8 +430,8 @@ QUICK["figure 6.7"] = replace(QUICK["figure 6.7"], places=(0.6, 0.8), sweeps=60,
 PAPER = Paper(
     "ermis",
     "table",
-    full=ChainMap[str, Any](ermis_sharing.TABLES, ermis_recipes.FIGURES, STUDIES),
-    quick=ChainMap[str, Any](ermis_sharing.QUICK, ermis_recipes.FIGURES, QUICK),
+    full=ermis_private.InOrder(STUDIES, *ermis_private.FULL),
+    quick=ermis_private.InOrder(QUICK, *ermis_private.QUICK),
 )
 
 # -- what is printed ------------------------------------------------------------------------------

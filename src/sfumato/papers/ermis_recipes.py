@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import exp, log, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sfumato.papers.paper import Experiment
 from sfumato.papers.picture import COLOURS, Band, Line, Panel, Row, draw_panels, scale_to
@@ -23,6 +22,12 @@ from sfumato.papers.runner import Cell, Done, Headings, Job, Point, summarise
 from sfumato.privacy.accounting import calibrate, epsilon_of
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.events import Event, Repeated, SampledGaussianEvent
+from sfumato.solvers.as_printed.ermis_noise import (
+    Setting,
+    advanced_composition,
+    concentrated,
+    concentrated_as_printed,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,37 +36,7 @@ EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 SIGMA, TRUE = "sigma", "true epsilon"
 
 
-class Setting(NamedTuple):
-    """So many steps, each on this share of the data."""
-
-    name: str
-    steps: int
-    rate: float
-    delta: float
-
-
 # -- recipes --------------------------------------------------------------------------------------
-
-
-def advanced_composition(setting: Setting, epsilon: float) -> float:
-    """Sigma by the recipe for advanced composition, where delta is halved."""
-    steps, delta = setting.steps, setting.delta
-    spread = sqrt(2 * steps * log(2 / delta))
-    return _sigma(setting, _least_root(2 * steps, spread, epsilon))
-
-
-def concentrated(setting: Setting, epsilon: float) -> float:
-    """Sigma by the recipe for zCDP, as it is meant and, it seems, was run."""
-    width = log(1.25 / (setting.rate * _delta_of_step(setting)))
-    spread = sqrt(setting.steps * log(1 / setting.delta) / width)
-    return _sigma(setting, _least_root(setting.steps / (4 * width), spread, epsilon))
-
-
-def concentrated_as_printed(setting: Setting, epsilon: float) -> float:
-    """The same with the divisor outside of the root, as appendix E has it: less noise."""
-    width = log(1.25 / (setting.rate * _delta_of_step(setting)))
-    spread = sqrt(setting.steps * log(1 / setting.delta)) / width
-    return _sigma(setting, _least_root(setting.steps / (4 * width), spread, epsilon))
 
 
 def proven(setting: Setting, epsilon: float) -> float:
@@ -80,21 +55,6 @@ def true_epsilon(setting: Setting, sigma: float) -> float:
 
 def _event(setting: Setting, noise: float) -> Event:
     return Repeated(SampledGaussianEvent(noise, setting.rate, False), setting.steps)
-
-
-def _least_root(square: float, linear: float, epsilon: float) -> float:
-    """Epsilon of one step, samples not counted: the positive root of a quadratic equation."""
-    return (-linear + sqrt(linear**2 + 4 * square * epsilon)) / (2 * square)
-
-
-def _delta_of_step(setting: Setting) -> float:
-    return setting.delta / (2 * setting.steps * setting.rate)
-
-
-def _sigma(setting: Setting, step: float) -> float:
-    """Of the Gaussian mechanism whose step has this epsilon after sampling."""
-    own = log((exp(step) - 1) / setting.rate + 1)
-    return sqrt(2 * log(1.25 / _delta_of_step(setting))) / own
 
 
 RECIPES = {

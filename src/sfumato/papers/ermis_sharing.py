@@ -1,8 +1,8 @@
 """Paper E's private factorisation over N sites made again on MovieLens 1M: tables 7.2, 7.3 and 7.7.
 
 Users are split among sites at random, movies are shared, and what counts is the error at a site's own
-held-out ratings. Algorithms 1 and 2 as printed cannot learn (``docs/papers/ermis.md``), so that the
-rows are those of our methods, beside what is printed and beside a site that stays alone.
+held-out ratings. The rows are those of our methods, beside what is printed, the thesis' algorithms
+(``ermis_claimed``; as printed they cannot learn), and a site that stays alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from sfumato.fit.refit import HELD_OUT, site_rank
 from sfumato.fit.request import Privacy
 from sfumato.fit.sharing import Sharing as Expected
 from sfumato.fit.sharing import sharing
-from sfumato.papers.ermis_sharing_printed import PRINTED, Printed
+from sfumato.papers import ermis_claimed
+from sfumato.papers.ermis_claimed import Site, claim_of, is_claim
+from sfumato.papers.ermis_sharing_printed import OTHER_DATA, PRINTED, Printed
 from sfumato.papers.paper import Experiment
 from sfumato.papers.runner import Cell, Done, Headings, Job, Point, Summary, summarise, write_csv
 from sfumato.privacy.caveats import without_warnings
 from sfumato.privacy.trust import Trust, TrustKind
 from sfumato.privacy.units import Public
 from sfumato.sites.parts import dealt_by
+from sfumato.solvers.as_printed.ermis import BEYOND, PaperLangevin
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,6 +50,7 @@ ALONE_BIASES, ALONE_CONSTANT = "alone, biases", "alone, constant"
 OPEN = (TOGETHER, ALONE, ALONE_BIASES, ALONE_CONSTANT)
 REFITTED = ", refitted"  # of a score: with the site's raw data, the release as prior
 UNITS = ("entry", "user")
+_LARGE = 100.0  # errors beyond are shown without decimals
 
 Data = tuple[tuple[str, Any], ...]
 
@@ -154,6 +158,8 @@ class Sharing(Experiment):
     """A table: errors at the first sites of N, by epsilon and unit, beside being alone.
 
     ``scored`` is how many sites are scored; those that are refit with raw data are the first alone.
+    ``passes`` are those of our reading of the thesis' algorithms; as printed they have the thesis' own.
+    ``of`` is the table that a picture is of: its printed values and its rows.
     """
 
     name: str
@@ -161,11 +167,25 @@ class Sharing(Experiment):
     epsilons: tuple[float, ...]
     delta: float
     scored: int = 1
+    passes: int = 20
+    of: str = ""
     headings: ClassVar[Headings] = Headings("sites", "rmse", "score")
 
     @property
     def title(self) -> str:
         return self.name
+
+    @property
+    def _rows(self) -> Sequence[Printed]:
+        return PRINTED.get(self.of or self.name, ())
+
+    @property
+    def _algorithm(self) -> PaperLangevin:
+        return ermis_claimed.BY_TABLE[self.of or self.name][0]
+
+    @property
+    def _claims(self) -> tuple[str, ...]:
+        return ermis_claimed.BY_TABLE[self.of or self.name][1]
 
     def jobs(self) -> list[Job]:
         return [job for repetition in range(self.repetitions) for job in self._jobs(repetition)]
@@ -173,8 +193,14 @@ class Sharing(Experiment):
     def _jobs(self, repetition: int) -> Iterator[Job]:
         several = tuple(n for n in self.sites if n > 1)
         yield Job(TOGETHER, "", self.sites, repetition)
-        for n in several:
+        for n in several or self.sites:
             yield from (Job(series, "", (n,), repetition) for series in OPEN[1:])
+        for n in self.sites:
+            yield Job(ermis_claimed.OPEN, "", (n,), repetition)
+            for epsilon in self.epsilons:
+                if not self._rows or any(row.epsilon == epsilon for row in self._rows):
+                    data: Data = (("epsilon", epsilon),)
+                    yield from (Job(row, "", (n,), repetition, data) for row in self._claims)
         for epsilon in self.epsilons:
             for unit in UNITS:
                 data = (("epsilon", epsilon), ("unit", unit))
@@ -186,6 +212,8 @@ class Sharing(Experiment):
 
     def do_job(self, job: Job) -> list[Point]:
         data = split(FIRST_SEED + job.repetition)
+        if is_claim(job.series):
+            return self._claimed(job, data)
         if job.series in OPEN and job.series != TOGETHER:
             (n,) = job.at
             own = [data.site(k, int(n)) for k in self._scored(n)]
@@ -200,6 +228,20 @@ class Sharing(Experiment):
             site = data.site(1, int(n))
             points.append(Point(n, refit(model, site.train, threads=1).rmse(site.test), f"X1{REFITTED}"))
         return points
+
+    def _claimed(self, job: Job, data: Split) -> list[Point]:
+        """The thesis' algorithm, whose epsilon is claimed."""
+        (n,), claim = job.at, claim_of(job.series)
+        settings = claim.settings(self._algorithm, job.about.get("epsilon"))
+        if claim.kind == ermis_claimed.RUN:
+            settings = replace(settings, passes=self.passes)
+        sites = [Site(*data.site(k, int(n))) for k in range(1, int(n) + 1)]
+        seed, scored = NOISE_SEED + job.repetition, len(self._scored(n))
+        found = ermis_claimed.predictions(sites, ("item",), settings, seed, scored=scored)
+        return [
+            Point(n, ermis_claimed.rmse(None if found is None else found[k], sites[k].test), f"X{k + 1}")
+            for k in range(scored)
+        ]
 
     def _private(self, series: Any, sites: int, data: Data, repetition: int) -> CP:
         about, train = dict(data), split(FIRST_SEED + repetition).train
@@ -243,6 +285,8 @@ class Sharing(Experiment):
             "scored": self.scored,
             "tolerated": TOLERATED,
             "held_out_by_a_refit": HELD_OUT,
+            "algorithm": ermis_claimed.to_json(self._algorithm),
+            "passes_as_run": self.passes,
         }
 
     # -- what came of it --------------------------------------------------------------------------
@@ -255,9 +299,11 @@ class Sharing(Experiment):
     def lines(self, summaries: Mapping[Cell, Summary]) -> list[Line]:
         """What is printed and what we get, budget by budget; without privacy first."""
         made = self._printed(None)
-        made += [self._line(summaries, series) for series in OPEN]
+        made += [self._line(summaries, series) for series in (ermis_claimed.OPEN, *OPEN)]
         for epsilon in self.epsilons:
             made += self._printed(epsilon)
+            about: Data = (("epsilon", epsilon),)
+            made += [self._line(summaries, row, about) for row in self._claims]
             for unit in UNITS:
                 data = (("epsilon", epsilon), ("unit", unit))
                 made += [self._line(summaries, series, data) for series in (POOLED, EACH)]
@@ -266,7 +312,6 @@ class Sharing(Experiment):
         return [line for line in made if any(value is not None for value in line.values)]
 
     def _printed(self, epsilon: float | None) -> list[Line]:
-        rows: Sequence[Printed] = PRINTED.get(self.name, ())
         return [
             Line(
                 f"printed, {row.name}",
@@ -275,7 +320,7 @@ class Sharing(Experiment):
                 tuple(row.values.get(column) for column in self.columns),
                 printed=True,
             )
-            for row in rows
+            for row in self._rows
             if row.epsilon == epsilon
         ]
 
@@ -298,7 +343,8 @@ class Sharing(Experiment):
         made = []
         for line in lines:
             for (n, part), own, value in zip(self.columns, alone, line.values, strict=False):
-                if line.unit is not None and part == "X1" and own is not None and value is not None:
+                known = own is not None and value is not None
+                if known and n > 1 and line.unit is not None and part == "X1":
                     told = self._told(line, n)
                     made.append(Gain(line.name, line.epsilon, line.unit, n, 1 - value / own, told))
         return made
@@ -329,15 +375,20 @@ class Sharing(Experiment):
         table = plain_table(f"{self.name}, RMSE", "epsilon", "unit", *map(self._heading, self.columns))
         for line in self.lines(summarise(results)):
             known = ("" if line.epsilon is None else f"{line.epsilon:g}", line.unit or "")
-            table.add_row(line.name, *known, *map(_number, line.values))
+            table.add_row(line.name, *known, *map(number, line.values))
         notes = [
             f"MovieLens 1M, users split among sites at random, delta {self.delta:g}; noise is seeded. "
             f"Means of {self.repetitions} run{'s' if self.repetitions > 1 else ''}.",
             "Refitted: by site 1 with its raw data, the release as prior; not private, it stays there.",
+            f"As printed: the thesis' algorithm, epsilon claimed; as run: our reading ({self.passes} passes).",
         ]
-        if any("Netflix" in row.name for row in PRINTED.get(self.name, ())):
-            notes.append("Netflix is not to be had: its rows are printed ones alone.")
-        return [table, "", *notes, "", self._gains_table(results)]
+        notes += [
+            f"{other} is not to be had: its rows are printed ones alone."
+            for other in OTHER_DATA
+            if any(other in row.name for row in self._rows)
+        ]
+        gains = ["", self._gains_table(results)] if max(self.sites) > 1 else []
+        return [table, "", *notes, *gains]
 
     def _gains_table(self, results: Sequence[Done]) -> Table:
         from sfumato.report.text import plain_table
@@ -366,17 +417,36 @@ class Sharing(Experiment):
         return [path, ermis_sharing_pictures.draw(folder / "picture.png", self, lines)]
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if value < _LARGE else f"{value:.0f}" if value < BEYOND else "beyond"
 
 
 TABLES = {
     "7.2": Sharing("table 7.2", (2,), (10.0, 1.0, 0.1, 0.05), 1e-3, scored=2, repetitions=1),
     "7.3": Sharing("table 7.3", (2, 5, 10), (10.0, 1.0), 1e-3, repetitions=1),
+    "7.6": Sharing("table 7.6", (1,), (10.0, 1.0, 0.1), 1e-2, repetitions=1),
     "7.7": Sharing("table 7.7", (1, 2, 5, 10), (10.0, 3.0, 1.0, 0.1), 1e-4, repetitions=1),
 }
+FIGURES = {
+    "figure 7.5": Sharing("figure 7.5", (1,), (0.1,), 1e-2, repetitions=1),
+    "figure 7.6": replace(TABLES["7.3"], name="figure 7.6", epsilons=(1.0,), of="table 7.3"),
+    "figure 7.11": Sharing("figure 7.11", (2,), (10.0, 1.0, 0.1), 1e-4, of="table 7.7", repetitions=1),
+    "figure 7.12": replace(TABLES["7.6"], name="figure 7.12", epsilons=(0.1,), of="table 7.6"),
+    "figure 7.13": replace(TABLES["7.7"], name="figure 7.13", epsilons=(1.0, 0.1), of="table 7.7"),
+}
+_FEW = 4  # passes of a quick look
 QUICK = {
-    "7.2": replace(TABLES["7.2"], epsilons=(1.0,)),
-    "7.3": replace(TABLES["7.3"], sites=(10,), epsilons=(1.0,)),
-    "7.7": replace(TABLES["7.7"], sites=(1, 10), epsilons=(1.0,)),
+    "7.2": replace(TABLES["7.2"], epsilons=(1.0,), passes=_FEW),
+    "7.3": replace(TABLES["7.3"], sites=(10,), epsilons=(1.0,), passes=_FEW),
+    "7.6": replace(TABLES["7.6"], epsilons=(1.0,), passes=_FEW),
+    "7.7": replace(TABLES["7.7"], sites=(1, 10), epsilons=(1.0,), passes=_FEW),
+}
+QUICK_FIGURES = {
+    "figure 7.5": replace(FIGURES["figure 7.5"], passes=_FEW),
+    "figure 7.6": replace(FIGURES["figure 7.6"], sites=(2, 10), passes=_FEW),
+    "figure 7.11": replace(FIGURES["figure 7.11"], epsilons=(1.0,), passes=_FEW),
+    "figure 7.12": replace(FIGURES["figure 7.12"], passes=_FEW),
+    "figure 7.13": replace(FIGURES["figure 7.13"], sites=(1, 10), epsilons=(1.0,), passes=_FEW),
 }

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sfumato.papers.ermis_claimed import is_claim
+from sfumato.papers.ermis_sharing_printed import OTHER_DATA
 from sfumato.papers.picture import COLOURS, FAINT, INK, Band, Line, Panel, Row, Scale, draw_panels
 
 if TYPE_CHECKING:
@@ -15,12 +17,11 @@ if TYPE_CHECKING:
 _TOP, _BOTTOM = 1.3, 0.8  # what is printed above is of no use: a constant has 1.12
 _OPEN = {"alone, not private": "-", "alone, biases": "--", "alone, constant": ":"}
 _UNITS = {"entry": "-", "user": "--"}  # how their lines are drawn
-_OTHER_DATA = "Netflix"
 
 
 def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
     """Panels by epsilon over sites; where there is one number of sites, one panel over epsilon."""
-    lines = [line for line in lines if _OTHER_DATA not in line.name]
+    lines = [line for line in lines if not any(other in line.name for other in OTHER_DATA)]
     names = list(dict.fromkeys(line.name for line in lines if line.unit))
     if len(table.sites) > 1:
         panels = [
@@ -82,6 +83,8 @@ def _over_epsilon(table: Sharing, lines: Sequence[TableLine], names: Sequence[st
 def _curve(line: TableLine, names: Sequence[str], bands: tuple[Band, ...]) -> Line:
     if line.printed:
         return Line("printed", bands, FAINT, " ", "x")
+    if is_claim(line.name):
+        return Line("the thesis' algorithm", bands, FAINT, " ", "+")
     if line.unit is None:
         return Line(line.name, bands, INK, _OPEN[line.name], "")
     colour = COLOURS[names.index(line.name) % len(COLOURS)]

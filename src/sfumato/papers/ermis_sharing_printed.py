@@ -1,4 +1,4 @@
-"""What paper E prints in its tables 7.2, 7.3 and 7.7: RMSE over N sites, by method and epsilon.
+"""What paper E prints in its tables 7.2, 7.3, 7.6 and 7.7: RMSE over N sites, by method and epsilon.
 
 CDP is Algorithm 1 (site or user says which factors are noised; it protects one record in both, if
 anything), LDP1 and LDP2 add noise to the records; AC and zCDP are Algorithm 2 by how it is accounted.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+OTHER_DATA = ("Netflix", "Flickr")  # which are not to be had
 Column = tuple[int, str]  # number of sites, and which of them is scored
 
 
@@ -38,6 +39,16 @@ _ROWS_7_3 = {
     "Netflix CDP": (0.785, 0.682, 0.596, 0.539, 0.486, 0.465, 0.451, 0.440, 0.430),
     "Netflix LDP1": (1.016, 0.905, 0.804, 0.725, 0.688, 0.641, 0.603, 0.579, 0.567),
     "Netflix LDP2": (0.906, 0.765, 0.673, 0.598, 0.545, 0.506, 0.487, 0.470, 0.459),
+}
+
+_EPSILONS_7_6 = (None, 10.0, 1.0, 0.1)
+_ROWS_7_6 = {
+    "zCDP user": (0.96, 1.05, 1.39, 1.87),
+    "Hua et al.": (0.93, 1.25, 1.48, 2.01),
+    "Liu et al.": (0.93, 1.18, 1.46, 2.05),
+    "Flickr zCDP user": (0.37, 0.51, 0.74, 1.02),
+    "Flickr Hua et al.": (0.39, 0.55, 0.80, 1.10),
+    "Flickr Liu et al.": (0.37, 0.52, 0.75, 1.02),
 }
 
 _SITES_7_7 = (1, 2, 5, 10)
@@ -70,6 +81,11 @@ PRINTED: dict[str, tuple[Printed, ...]] = {
     ),
     "table 7.3": tuple(
         Printed(name, 1.0, _over_sites(_SITES_7_3, values)) for name, values in _ROWS_7_3.items()
+    ),
+    "table 7.6": tuple(
+        Printed(name, epsilon, {(1, "X1"): value})
+        for name, values in _ROWS_7_6.items()
+        for epsilon, value in zip(_EPSILONS_7_6, values, strict=True)
     ),
     "table 7.7": tuple(
         Printed(name, epsilon, _over_sites(_SITES_7_7, values))

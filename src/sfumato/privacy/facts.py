@@ -127,6 +127,40 @@ class Facts:
         return 1 / (1 + self.thinness(noise) / _CALM)
 
 
+@record
+@dataclass(frozen=True)
+class CoupledFacts:
+    """The public numbers of a private fit of several relations: those of each that is protected.
+
+    Parameters
+    ----------
+    names : of the relations, in the order in which they were given.
+    parts : their facts. All have one unit and one trust. Where the unit is a level of a mode, every
+        relation has that mode: the unit is what the level has in all of them.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[Facts, ...]
+
+    def __post_init__(self) -> None:
+        first = self.parts[0]
+        if any((part.unit, part.trust) != (first.unit, first.trust) for part in self.parts):
+            raise SettingError("relations of one fit have one unit, and one trust")
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        return self.parts[0].unit
+
+    @property
+    def trust(self) -> Trust:
+        return self.parts[0].trust
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the modes of each relation."""
+        return tuple(part.sizes for part in self.parts)
+
+
 def assumed_scatter(bounds: tuple[float, float]) -> float:
     """Variance of what a model leaves of values within public bounds, where nothing else is known."""
     return Facts.scatter_share * (_USUAL_SPREAD * (bounds[1] - bounds[0])) ** 2

@@ -226,6 +226,23 @@ class GaussianPerBlock(Gaussian):
 
 @record
 @dataclass(frozen=True)
+class Alongside(Gaussian):
+    """Gaussian noise of a draw that is made beside others, on data that no unit shares with them.
+
+    What a unit is charged for all of them is the largest sum over any part of the data. ``charged`` is
+    the multiplier of what this draw raises that sum by; infinite where it does not. Proof:
+    ``proofs/sides.md``.
+    """
+
+    charged: float = inf
+
+    @property
+    def event(self) -> Event:
+        return GaussianEvent(self.charged) if self.charged < inf else PureEvent(0.0)
+
+
+@record
+@dataclass(frozen=True)
 class GaussianShare(Scaled):
     """One site's share of Gaussian noise: ``of`` shares together have that of ``noise_multiplier``.
 

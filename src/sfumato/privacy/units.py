@@ -16,7 +16,7 @@ unit                        neighbours differ in                    relation    
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sfumato.checks import (
@@ -283,6 +283,9 @@ class Public:
     spread : about how far values lie from their mean (a standard deviation); sharpens settings.
     step : distance of the values that can occur from each other: 1 for ratings of 1 to 5 stars.
     profile : what the data are assumed to be like where a method and a rank are chosen.
+    relations : what is said of several relations, by name: a ``Public`` with the numbers of one of them
+        (entries, spread, step), or True: everyone knows that relation with all its entries, so that it
+        is neither clipped nor noised nor charged for.
     """
 
     entries: int | None = None
@@ -291,9 +294,11 @@ class Public:
     units: int | None = None
     step: float | None = None
     profile: Profile | None = None
+    relations: Mapping[str, Public | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         make_plain(self)
+        self._check_relations()
         counts = given(units=self.units, entries=self.entries)
         sizes = given(spread=self.spread, step=self.step)
         check_count(**{either(name, f"public_{name}"): count for name, count in counts.items()})
@@ -303,6 +308,40 @@ class Public:
         for mode, labels in ({} if isinstance(self.labels, bool) else self.labels).items():
             if not isinstance(labels, bool) and not _is_list(labels):
                 raise wrong(f"the public labels of {mode}", "a list of labels, or True", labels)
+
+    def _check_relations(self) -> None:
+        check_kind(Mapping, "by the name of a relation a Public, or True", relations=self.relations)
+        for name, said in self.relations.items():
+            if said is not True and not (isinstance(said, Public) and said == said._numbers()):
+                raise wrong(
+                    f"what is public of {name}", "True, or a Public of entries, spread and step", said
+                )
+
+    def _numbers(self) -> Public:
+        return Public(entries=self.entries, spread=self.spread, step=self.step)
+
+    def of_relation(self, name: str, *, several: bool) -> Public:
+        """What is public of one relation; its numbers are given by name where there are several."""
+        if not several and name not in self.relations:
+            return replace(self, relations={})
+        if self._numbers() != Public():
+            raise SettingError(
+                "there are several relations: say of which these public numbers are, "
+                + either(
+                    f"Public(relations={{{name!r}: Public(entries=...)}})",
+                    f"--public-entries {name}=N",
+                )
+            )
+        said = self.relations.get(name)
+        own = said if isinstance(said, Public) else Public()
+        return replace(self, relations={}, entries=own.entries, spread=own.spread, step=own.step)
+
+    def check_single(self) -> None:
+        """Refuse what is said of relations, where there is one tensor."""
+        if self.relations:
+            raise SettingError(
+                f"{setting('relations')} is about several tensors, sfumato.Coupled: here there is one"
+            )
 
     def labels_of(self, mode: str) -> Sequence[Any] | bool:
         """Labels listed for a mode; True where those in the data are public, False where none are."""

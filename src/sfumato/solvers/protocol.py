@@ -80,12 +80,14 @@ class Finished(Generic[_Model_co]):
 
     ``posterior`` is what a Bayesian solver knows beyond the model. ``own_prior`` is how owners solve
     their own rows, which are zero in the model; it is part of a release, a function of what was released
-    and of public numbers alone.
+    and of public numbers alone. ``own_means`` is how owners find, from their entries in other relations,
+    what is expected of their rows: for each relation, or None.
     """
 
     model: _Model_co
     posterior: Model | None = None
     own_prior: OwnPrior | None = None
+    own_means: tuple[Any, ...] = ()
 
 
 # -- queries --------------------------------------------------------------------------------------

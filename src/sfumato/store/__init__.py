@@ -28,6 +28,14 @@ from sfumato.store.models import (
 )
 from sfumato.store.names import JSON, OWNER, RELEASE, is_model
 from sfumato.store.replacing import check_destination, replacing_folder
+from sfumato.store.several import (
+    PRIVATE_COUPLED,
+    StoredSeveral,
+    coupled_release_files,
+    load_private_coupled,
+    save_coupled_release,
+    save_private_coupled,
+)
 from sfumato.store.signatures import has_manifest, new_key, sign, signed_by, verify
 
 __all__ = [
@@ -35,11 +43,14 @@ __all__ = [
     "COUPLED",
     "FORMAT",
     "OWNER",
+    "PRIVATE_COUPLED",
     "RELEASE",
     "StoredComponents",
     "StoredCoupled",
     "StoredModel",
+    "StoredSeveral",
     "check_destination",
+    "coupled_release_files",
     "guarantee_of",
     "has_manifest",
     "is_model",
@@ -47,13 +58,16 @@ __all__ = [
     "load_components",
     "load_coupled",
     "load_model",
+    "load_private_coupled",
     "new_key",
     "release_files",
     "replacing_folder",
     "save_components",
     "save_coupled",
+    "save_coupled_release",
     "save_model",
     "save_private",
+    "save_private_coupled",
     "save_release",
     "sign",
     "signed_by",
@@ -62,9 +76,12 @@ __all__ = [
 
 
 def kind_of(folder: str | os.PathLike[str]) -> Any:
-    """What kind of model a folder says that it holds; None where it is a private fit, or nothing."""
+    """What kind of model a folder says that it holds; of a private fit its release. None for nothing."""
     path = existing_folder(folder)
-    return read_description(path).get("kind") if os.path.lexists(path / JSON) else None
+    if os.path.lexists(path / JSON):
+        return read_description(path).get("kind")
+    release = path / RELEASE
+    return read_description(release).get("kind") if os.path.lexists(release / JSON) else None
 
 
 def guarantee_of(folder: str | os.PathLike[str]) -> Guarantee | None:
@@ -75,4 +92,6 @@ def guarantee_of(folder: str | os.PathLike[str]) -> Guarantee | None:
     if kind == COUPLED:
         load_coupled(folder)  # or damage would go unnoticed
         return None
+    if kind == PRIVATE_COUPLED:
+        return load_private_coupled(folder).guarantee
     return load_model(folder).guarantee

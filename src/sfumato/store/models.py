@@ -83,6 +83,11 @@ def save_private(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
 
 
 def _model_files(stored: StoredModel) -> dict[str, bytes]:
+    return model_files(*described(stored))
+
+
+def described(stored: StoredModel) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A model in words, and its arrays by name; without rows that stay with their owners."""
     model = stored.model
     tensors = {}
     for m in range(model.order):
@@ -105,37 +110,49 @@ def _model_files(stored: StoredModel) -> dict[str, bytes]:
     if stored.own_prior is not None:
         description["own_prior"] = stored.own_prior.to_json()
         tensors |= stored.own_prior.tensors()
-    return model_files(description, tensors)
+    return description, tensors
 
 
 def release_files(stored: StoredModel) -> dict[str, bytes]:
     """What a private model's guarantee covers, and nothing else: the files of its release, by name."""
     if stored.guarantee is None:
         raise ModelFileError("a model without a guarantee cannot be released")
-    modes = tuple(_emptied(mode) if m == stored.local else mode for m, mode in enumerate(stored.modes))
     return with_manifest(
-        {**_model_files(replace(stored, modes=modes)), **guarantee_files(stored.guarantee)}
+        {**_model_files(replace(stored, modes=emptied(stored))), **guarantee_files(stored.guarantee)}
     )
 
 
-def _emptied(mode: Mode) -> Mode:
-    """A mode of which a release says nothing but the name."""
-    return Mode(mode.name, 0, np.empty(0, object), mode.bin)
+def emptied(stored: StoredModel) -> tuple[Mode, ...]:
+    """The modes as a release has them: of owners it says nothing but the name of their mode."""
+    return tuple(
+        Mode(mode.name, 0, np.empty(0, object), mode.bin) if m == stored.local else mode
+        for m, mode in enumerate(stored.modes)
+    )
 
 
 def _owner_files(stored: StoredModel, local: int, release: bytes) -> dict[str, bytes]:
     """Rows and labels that stay with their owners, and which release they belong to."""
-    mode, model = stored.modes[local], stored.model
-    description = {"kind": _OWN_ROWS, "release": _digest(release), "mode": mode_to_json(mode)}
-    tensors = {"factor": model.factors[local], "bias": model.mode_biases[local]}
-    warning = (
-        f"Each row belongs to one {mode.name} and depends on its data alone without noise.\n"
+    description, tensors = own_described(stored, local)
+    description = {"kind": _OWN_ROWS, "release": digest(release), **description}
+    warning = owner_warning(stored.modes[local].name)
+    return with_manifest({**model_files(description, tensors), NOT_FOR_RELEASE: warning})
+
+
+def own_described(stored: StoredModel, local: int) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Rows of owners: their labels, and the arrays by name."""
+    tensors = {"factor": stored.model.factors[local], "bias": stored.model.mode_biases[local]}
+    return {"mode": mode_to_json(stored.modes[local])}, tensors
+
+
+def owner_warning(name: str) -> bytes:
+    """What lies beside rows that must not be handed out."""
+    return (
+        f"Each row belongs to one {name} and depends on its data alone without noise.\n"
         "Show it to its owner only. The folder `release` beside this one is what may be handed out.\n"
-    )
-    return with_manifest({**model_files(description, tensors), NOT_FOR_RELEASE: warning.encode()})
+    ).encode()
 
 
-def _digest(manifest: bytes) -> str:
+def digest(manifest: bytes) -> str:
     return hashlib.sha256(manifest).hexdigest()
 
 
@@ -154,7 +171,7 @@ def load_model(folder: str | os.PathLike[str]) -> StoredModel:
     stored = _model_of(release)
     if stored.local is None or not os.path.lexists(path / OWNER):
         return stored
-    return _with_own_rows(stored, stored.local, release, read_folder(path / OWNER))
+    return _with_owners(stored, stored.local, release, read_folder(path / OWNER))
 
 
 def _model_of(contents: Contents) -> StoredModel:
@@ -162,23 +179,29 @@ def _model_of(contents: Contents) -> StoredModel:
     if description.get("kind") == _OWN_ROWS:
         raise ModelFileError(f"{path} holds rows of owners alone: load the folder around it")
     with damage(path):
-        modes = modes_from_json(description["modes"])
-        if len(modes) < 2:
-            raise ValueError("a model has two modes or more")
-        local = _local(description.get("local"), modes, contents.guarantee)
-        tensors = contents.tensors
-        model = _assembled(description, tensors, [mode.size for mode in modes], local)
-        return StoredModel(
-            description["kind"],
-            model,
-            modes,
-            _bounds(description["bounds"]),
-            dict(description["settings"]),
-            dict(description["notes"]),
-            contents.guarantee,
-            local,
-            _own_prior(description.get("own_prior"), tensors, model, local),
-        )
+        return assembled(description, contents.tensors, contents.guarantee)
+
+
+def assembled(
+    description: Mapping[str, Any], tensors: Mapping[str, Array], guarantee: Guarantee | None
+) -> StoredModel:
+    """What :func:`described` gave; whatever is wrong with it is an error."""
+    modes = modes_from_json(description["modes"])
+    if len(modes) < 2:
+        raise ValueError("a model has two modes or more")
+    local = _local(description.get("local"), modes, guarantee)
+    model = _assembled(description, tensors, [mode.size for mode in modes], local)
+    return StoredModel(
+        description["kind"],
+        model,
+        modes,
+        _bounds(description["bounds"]),
+        dict(description["settings"]),
+        dict(description["notes"]),
+        guarantee,
+        local,
+        _own_prior(description.get("own_prior"), tensors, model, local),
+    )
 
 
 def _local(local: Any, modes: tuple[Mode, ...], guarantee: Guarantee | None) -> int | None:
@@ -246,19 +269,27 @@ def _own_prior(
     return prior
 
 
-def _with_own_rows(stored: StoredModel, local: int, release: Contents, owner: Contents) -> StoredModel:
+def _with_owners(stored: StoredModel, local: int, release: Contents, owner: Contents) -> StoredModel:
     """A release with the rows that stayed with their owners put back."""
-    description, tensors = owner.description, owner.tensors
     with damage(owner.path):
-        mode = mode_from_json(description["mode"])
-        if mode.name != stored.modes[local].name or (
-            owner.manifest is not None and description["release"] != _digest(release.manifest or b"")
+        if owner.manifest is not None and owner.description["release"] != digest(
+            release.manifest or b""
         ):
             raise ModelFileError(f"{owner.path} belongs to another release than the one beside it")
-        rows, biases = tensors["factor"], tensors["bias"]
-        check_precision(rows, biases, stored.model.rows)
-        check_shape("factor", rows, (mode.size, stored.model.ranks[local]))
-        check_shape("bias", biases, (mode.size,))
-        model = stored.model.with_rows(local, rows, biases)
-        modes = tuple(mode if m == local else other for m, other in enumerate(stored.modes))
-        return replace(stored, model=model, modes=modes)
+        return with_own_rows(stored, local, owner.description, owner.tensors)
+
+
+def with_own_rows(
+    stored: StoredModel, local: int, description: Mapping[str, Any], tensors: Mapping[str, Array]
+) -> StoredModel:
+    """What :func:`own_described` gave, put back into a release."""
+    mode = mode_from_json(description["mode"])
+    if mode.name != stored.modes[local].name:
+        raise ModelFileError("these rows of owners belong to another release")
+    rows, biases = tensors["factor"], tensors["bias"]
+    check_precision(rows, biases, stored.model.rows)
+    check_shape("factor", rows, (mode.size, stored.model.ranks[local]))
+    check_shape("bias", biases, (mode.size,))
+    model = stored.model.with_rows(local, rows, biases)
+    modes = tuple(mode if m == local else other for m, other in enumerate(stored.modes))
+    return replace(stored, model=model, modes=modes)

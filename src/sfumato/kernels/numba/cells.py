@@ -249,3 +249,124 @@ def project_cells(
     for out in outs[1:]:
         outs[0] += out
     return outs[0]
+
+
+# -- numbers beside coordinates that come from elsewhere ----------------------------------------------
+
+
+@ordered_kernel
+def _cross(
+    cells: Any,
+    numbers: Array,
+    weights: Array,
+    coordinates: Array,
+    how: Any,
+    step: float,
+    first: int,
+    last: int,
+    out: Array,
+) -> None:
+    starts, levels = cells[0], cells[1]
+    ridge, most = how
+    rank = coordinates.shape[1]
+    for owner in range(first, last):
+        square, weight = 0.0, 0.0
+        for c in range(starts[owner], starts[owner + 1]):
+            x = weights[levels[c]] * numbers[c]
+            square += x * x
+            weight += weights[levels[c]] * weights[levels[c]]
+        if square == 0:
+            continue
+        size, scale = np.sqrt(square), 1.0
+        if ridge < np.inf:
+            scale = 1 / np.sqrt(ridge + weight)
+        if size * scale > most * BELOW_ONE:
+            scale = most * BELOW_ONE / size
+        for c in range(starts[owner], starts[owner + 1]):
+            j = levels[c]
+            x = scale * weights[j] * numbers[c]
+            for k in range(rank):
+                out[j, k] += steps_of(x * coordinates[owner, k], step)
+
+
+def cross_cells(
+    cells: Cells,
+    numbers: Array,
+    weights: Array,
+    coordinates: Array,
+    how: Shortening,
+    step: float,
+    threads: int,
+) -> Array:
+    """Sum over owners of x s', in whole steps: a row for each level.
+
+    x holds an owner's numbers, times the weights of their levels and shortened as ``how`` says (an
+    infinite ridge leaves them as they are, but for ``most``); s are the owner's coordinates, as given.
+    """
+    outs = [np.zeros((weights.shape[0], coordinates.shape[1]), np.int64) for _ in range(threads)]
+    ends = pairwise(cells.cuts(threads))
+    what = cells, numbers, weights, np.ascontiguousarray(coordinates), how, step
+    run([partial(_cross, *what, *e, out) for e, out in zip(ends, outs, strict=True)], threads)
+    for out in outs[1:]:
+        outs[0] += out
+    return outs[0]
+
+
+class OwnMap(NamedTuple):
+    """How owners make a few numbers of their entries.
+
+    An entry has the numbers (r, r q, q), r its residual over ``clip`` and q the product of the rows of
+    its other modes, whose first rows in ``rows`` are ``offsets``. They are multiplied by ``turn`` and
+    shortened to ``longest``; an owner has their sum over its number of entries plus ``ridge``, shortened
+    to ``reach``.
+    """
+
+    rows: Array
+    offsets: Array
+    turn: Array
+    clip: float
+    longest: float
+    ridge: float
+    reach: float
+
+
+@ordered_kernel
+def _own_numbers(entries: Any, taken: Any, how: Any, first: int, last: int, out: Array) -> None:
+    others, starts = entries[0], entries[2]
+    rows, offsets, turn, clip, longest, ridge, reach = how
+    columns, rank = rows.shape[1], turn.shape[0]
+    q, f = scratch(columns, np.float64), scratch(rank, np.float64)
+    for owner in range(first, last):
+        for e in range(starts[owner], starts[owner + 1]):
+            rest = min(1.0, max(-1.0, rest_of(entries, taken, e) / clip))
+            for c in range(columns):
+                q[c] = 1.0
+                for m in range(others.shape[0]):
+                    q[c] *= rows[offsets[m] + others[m, e], c]
+            square = 0.0
+            for k in range(rank):
+                f[k] = turn[k, 0] * rest
+                for c in range(columns):
+                    f[k] += (turn[k, 1 + c] * rest + turn[k, 1 + columns + c]) * q[c]
+                square += f[k] * f[k]
+            scale = 1.0
+            if square > longest * longest:
+                scale = longest / np.sqrt(square)
+            for k in range(rank):
+                out[owner, k] += scale * f[k]
+        square = 0.0
+        for k in range(rank):
+            out[owner, k] /= starts[owner + 1] - starts[owner] + ridge
+            square += out[owner, k] * out[owner, k]
+        if square > (reach * BELOW_ONE) ** 2:
+            for k in range(rank):
+                out[owner, k] *= reach * BELOW_ONE / np.sqrt(square)
+
+
+def own_numbers(entries: Entries, taken: Taken, how: OwnMap, threads: int) -> Array:
+    """Numbers of owners, a row each; ``entries`` are sorted by owner."""
+    owners = entries.starts.shape[0] - 1
+    out = np.zeros((owners, how.turn.shape[0]))
+    ends = pairwise(balanced_cuts(entries.starts, 0, owners, threads))
+    run([partial(_own_numbers, entries, taken, how, *e, out) for e in ends], threads)
+    return out

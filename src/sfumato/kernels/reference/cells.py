@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sfumato.kernels.grid import BELOW_ONE, cut
-from sfumato.kernels.numba.cells import Cells, Centring, Shortening
+from sfumato.kernels.numba.cells import Cells, Centring, OwnMap, Shortening
 from sfumato.kernels.numba.contributions import Entries, Taken
 from sfumato.kernels.reference.contributions import rest_reference
 from sfumato.types import Array
@@ -70,4 +70,37 @@ def project_cells_reference(
             scale = (how.ridge + (weights[cells.levels[mine]] ** 2).sum()) ** -0.5
             x *= min(scale, how.most * BELOW_ONE / size)
         out += cut(np.outer(x, s), step)
+    return out
+
+
+def cross_cells_reference(
+    cells: Cells, numbers: Array, weights: Array, coordinates: Array, how: Shortening, step: float
+) -> Array:
+    """Slow twin of ``cross_cells``."""
+    out = np.zeros((weights.shape[0], coordinates.shape[1]), np.int64)
+    for owner, (first, last) in enumerate(zip(cells.starts, cells.starts[1:], strict=False)):
+        mine = slice(first, last)
+        x = weights[cells.levels[mine]] * numbers[mine]
+        size = np.linalg.norm(x)
+        if size == 0:
+            continue
+        scale = 1.0
+        if how.ridge < np.inf:
+            scale = float(how.ridge + (weights[cells.levels[mine]] ** 2).sum()) ** -0.5
+        scale = min(scale, how.most * BELOW_ONE / float(size))
+        out[cells.levels[mine]] += cut(np.outer(scale * x, coordinates[owner]), step)
+    return out
+
+
+def own_numbers_reference(entries: Entries, taken: Taken, how: OwnMap) -> Array:
+    """Slow twin of ``own_numbers``."""
+    rests = np.clip(rest_reference(entries, taken) / how.clip, -1, 1)
+    q = np.prod(how.rows[how.offsets[:, None] + entries.levels], axis=0)
+    f = np.hstack([rests[:, None], rests[:, None] * q, q]) @ how.turn.T
+    lengths = np.linalg.norm(f, axis=1, keepdims=True)
+    f *= np.minimum(1.0, how.longest / np.maximum(lengths, 1e-300))
+    out = np.zeros((entries.starts.shape[0] - 1, f.shape[1]))
+    for owner, (first, last) in enumerate(zip(entries.starts, entries.starts[1:], strict=False)):
+        mean = f[first:last].sum(axis=0) / (last - first + how.ridge)
+        out[owner] = mean * min(1.0, how.reach * BELOW_ONE / max(float(np.linalg.norm(mean)), 1e-300))
     return out

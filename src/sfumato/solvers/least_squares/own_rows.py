@@ -4,7 +4,7 @@ A user's row a and bias b, given the released parameters of all other modes, are
 under
 
     x_e ~ N(mean + other biases + d_e . a + b, scatter + doubt_e),
-    a ~ N(prior mean, 1 / precisions),  b ~ N(0, 1 / bias_precision)
+    a ~ N(prior means, 1 / precisions),  b ~ N(0, 1 / bias_precision)
 
 where d_e is the design of entry e and doubt_e the variance that uncertain parameters add to it. That
 is ridge least squares with the weights scatter / (scatter + doubt_e). It serves the end of a private
@@ -73,13 +73,14 @@ def own_squares(
     members = [groups == g for g in range(int(groups.max(initial=-1)) + 1)]
     total, every = np.zeros(OWN_SQUARES * len(members), np.int64), -(-size // ASKED_ROWS)
     roots = np.sqrt(prior.precisions)
-    for block in _blocks(solved, replace(prior, pull=None), site):
+    for block in _blocks(solved, replace(prior, pull=None, means=None), site):
         asked = (np.arange(block.first, block.first + block.rows.shape[0]) % every == 0) & (
             block.sums.counts > 0
         )
         rows = block.rows[asked] * roots
         moved = _moved_share(prior, block.sums, asked)
-        told = np.einsum("ijk,ik->ij", moved, _pulled_means(prior, block.sums, rank)[asked] * roots)
+        means = _own_means(prior, block.sums, block.first, rank)[asked]
+        told = np.einsum("ijk,ik->ij", moved, means * roots)
         along = rows * told
         spread = np.einsum("ijj->ij", moved), np.einsum("ijk,ijk->ij", moved, moved)
         parts = rows**2, *spread, np.maximum(along, 0), np.maximum(-along, 0), told**2
@@ -160,7 +161,7 @@ def _blocks(solved: Multilinear, prior: OwnPrior, site: Site) -> Iterator[_Block
         sums = normal_equations(solved, noise, entries, mode, low, high, site.threads)
         if prior.turn is not None:  # as if there were entries with this Gram matrix
             sums.gram[:, :rank, :rank] += prior.scatter * _precision(prior.turn, prior.precisions)
-        means = _pulled(prior, sums, rank)
+        means = _taken_off(prior, sums, low, rank)
         here = slice(solved.offsets[mode] + low, solved.offsets[mode] + high)
         rows, biases = solved.rows[here], solved.biases[here]
         solve_rows(sums, ridge, rank, rows, biases, none, none.ravel(), site.threads)
@@ -168,20 +169,22 @@ def _blocks(solved: Multilinear, prior: OwnPrior, site: Site) -> Iterator[_Block
         yield _Block(low, rows[:, :rank], sums)
 
 
-def _pulled_means(prior: OwnPrior, sums: NormalEquations, rank: int) -> Array:
-    """Prior means that follow from the rows' own designs."""
-    if prior.pull is None:
-        return np.zeros((sums.counts.shape[0], rank))
-    designs, there = sums.design_sum[:, :rank], sums.counts > 0
-    average = designs / np.maximum(sums.counts, 1e-300)[:, None]
-    means: Array = np.where(there[:, None], prior.pull.strengths * (average - prior.pull.centre), 0.0)
+def _own_means(prior: OwnPrior, sums: NormalEquations, first: int, rank: int) -> Array:
+    """Prior means of rows from the first on: what their own designs say, and what other tables do."""
+    means = np.zeros((sums.counts.shape[0], rank))
+    if prior.pull is not None:
+        designs, there = sums.design_sum[:, :rank], sums.counts > 0
+        average = designs / np.maximum(sums.counts, 1e-300)[:, None]
+        means += np.where(there[:, None], prior.pull.strengths * (average - prior.pull.centre), 0.0)
+    if prior.means is not None:
+        means += prior.means[first : first + means.shape[0]]
     return means
 
 
-def _pulled(prior: OwnPrior, sums: NormalEquations, rank: int) -> Array:
+def _taken_off(prior: OwnPrior, sums: NormalEquations, first: int, rank: int) -> Array:
     """Such means; the equations become those of the rest."""
-    means, designs = _pulled_means(prior, sums, rank), sums.design_sum[:, :rank]
-    if prior.pull is None:
+    means, designs = _own_means(prior, sums, first, rank), sums.design_sum[:, :rank]
+    if prior.pull is None and prior.means is None:
         return means
     above = np.triu(sums.gram[:, :rank, :rank], 1)
     diagonal = np.einsum("ijj->ij", sums.gram[:, :rank, :rank]) + sums.variance[:, :rank]

@@ -59,7 +59,7 @@ def posterior_biases(
     popularity and how much biases vary are learnt from all levels.
     """
     means = _means_by_popularity(sums, variances, counts, assumed, laplace)
-    return _shrunk(sums, variances, counts, means, assumed, laplace)
+    return shrunk(sums, variances, counts, means, assumed, laplace)
 
 
 def _means_by_popularity(
@@ -76,12 +76,12 @@ def _means_by_popularity(
     totals = np.bincount(bin_of, certainty * sums, bins)
     weights = np.bincount(bin_of, certainty * counts, bins)
     heavy = None if laplace is None else np.bincount(bin_of, certainty**2 * laplace, bins)
-    guess = _shrunk(totals, weights, weights, np.zeros(bins), _BETWEEN_BINS * assumed, heavy)
+    guess = shrunk(totals, weights, weights, np.zeros(bins), _BETWEEN_BINS * assumed, heavy)
     means: Array = guess.means[bin_of]
     return means
 
 
-def _shrunk(
+def shrunk(
     sums: Array, variances: Array, counts: Array, means: Array, assumed: float, laplace: Array | None
 ) -> Guess:
     """Posterior means and variances of biases, whose own variance is one of several.

@@ -11,7 +11,6 @@ from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior, Pull
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.solvers.least_squares.own_rows import ASKED_ROWS, OWN_SQUARES
 from sfumato.solvers.private.biases import BiasRelease, BiasState
 from sfumato.solvers.private.free_columns import slope_columns
 from sfumato.solvers.private.known import Known
@@ -32,6 +31,7 @@ from sfumato.solvers.private.moments.settings import (
     layout,
     popular_levels,
 )
+from sfumato.solvers.private.squares import read_squares
 from sfumato.solvers.protocol import start_generator
 from sfumato.types import Array
 
@@ -41,9 +41,6 @@ _FIRST_VARIANCES = {SLOPE: 1 / 60, COUNT: 1 / 60, PRESENCE: 1 / 80, RATING: 1 / 
 _PULL = (
     0.5  # of a prior deviation, where an owner's designs lie one from the centre: what is asked about
 )
-_MOST_PULL = 3.0  # of that
-_DOUBT_OF_VARIANCE = 0.7  # how far these may be from the truth, as a share of them
-_VARIANCES = 0.02, 4.0  # between which what is learnt of them has to lie
 _WEAKEST = {PRESENCE: 2.0, RATING: 1.0}
 _RATING_GAIN = 0.7  # what clipping leaves of residuals
 
@@ -281,28 +278,11 @@ def read_ratings(state: State, mode: int, sums: Array, variances: Array) -> Stat
 def read_own(state: State, noisy: Noisy) -> State:
     """How much owners differ along each group of columns, over what was taken for granted, and how far
     they go along with where their entries are.
-
-    With T the share of a row that its entries tell and t what its designs say (see ``own_squares``),
-    rows of v times the prior's variance and k times the pull have the mean products k t^2 with t, and
-    the mean squares v T^2 + T (1 - T) + k^2 t^2. Where noise hides it, k is taken for zero.
     """
     present = sorted({group for group, _, _ in state.groups()})
-    owners = state.facts.sizes[state.facts.local or 0]
-    number = noisy.values.shape[0] // OWN_SQUARES
-    squares, moved, twice, along, against, told = np.maximum(
-        noisy.values.reshape(OWN_SQUARES, number), 1e-9
-    )
-    # The square of a number between zero and one is smaller than it, but not in the mean of many.
-    twice = np.clip(twice, moved**2 / min(owners, ASKED_ROWS), moved)
-    told = np.maximum(told, 1e-3 * twice)
-    pulls = (along - against) / told / (1 + 2 * (noisy.deviation / told) ** 2)
-    pulls = np.clip(pulls, -_MOST_PULL, _MOST_PULL)
-    guess = (squares - pulls**2 * told - moved + twice) / twice
-    error = 2 * (noisy.deviation / twice) ** 2
-    kept = _DOUBT_OF_VARIANCE**2 / (_DOUBT_OF_VARIANCE**2 + error)
-    learnt = np.clip(1 + kept * (guess - 1), *_VARIANCES)
+    found = read_squares(noisy, state.facts.sizes[state.facts.local or 0])
     variances = dict(state.variances)
-    for group, factor in zip(present, learnt, strict=False):
+    for group, factor in zip(present, found.variances, strict=False):
         variances[group] *= float(factor)
-    found = dict(zip(present, map(float, pulls), strict=False))
-    return replace(state, variances=variances, pulls=found)
+    pulls = dict(zip(present, map(float, found.pulls), strict=False))
+    return replace(state, variances=variances, pulls=pulls)

@@ -1,0 +1,210 @@
+"""Private fits of :class:`~sfumato.Coupled`: several relations, or one, under one promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sfumato.data.relations import Relations
+from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.errors import DataError, SettingError
+from sfumato.estimators.completion import CP, Tucker
+from sfumato.estimators.sources import TensorSource
+from sfumato.fit.admit import Protected, admit_several
+from sfumato.fit.choose import open_ledger
+from sfumato.fit.completion import carry_out_private
+from sfumato.fit.coupled import (
+    LANGEVIN,
+    Relation,
+    Structure,
+    carry_out_coupled,
+    check_relations,
+    make_coupled_plan,
+    protections,
+)
+from sfumato.fit.loop import Progress
+from sfumato.fit.plan import PrivatePlan
+from sfumato.fit.request import Privacy
+from sfumato.models.several import Several
+from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.entropy import Entropy
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.solvers.protocol import Info, Run
+
+
+class PrivateRelation(NamedTuple):
+    """What a private fit knows of one relation that it protects."""
+
+    name: str
+    modes: tuple[Mode, ...]
+    bounds: tuple[float, float] | None
+    local: int | None
+
+
+class PrivateCoupledFit(NamedTuple):
+    """What a private fit of relations has made."""
+
+    model: Several
+    relations: dict[str, PrivateRelation]
+    guarantee: Guarantee
+    history: tuple[Info, ...]
+    posterior: Any = None
+
+
+class Prepared(NamedTuple):
+    """Relations as a private fit may see them, and its plan."""
+
+    plan: PrivatePlan[Any]
+    tensors: dict[str, SparseTensor]
+    relations: dict[str, PrivateRelation]
+
+
+def tensors_of(X: Any) -> tuple[dict[str, SparseTensor], dict[str, str]]:
+    """Tensors by name, and how each is structured."""
+    if isinstance(X, Relations):
+        for relation in X.values():
+            if relation.absent == "zero":
+                raise SettingError(
+                    f"absent cells of {relation.name!r} are zeros, which a private fit would have to "
+                    "hide one by one: write the zeros out as entries, or take absent cells as missing"
+                )
+        return (
+            {name: relation.tensor for name, relation in X.items()},
+            {name: relation.structure for name, relation in X.items()},
+        )
+    if not isinstance(X, Mapping) or not X:
+        raise SettingError('give tensors by name: fit({"ratings": tensor, ...})')
+    for name, tensor in X.items():
+        if not isinstance(name, str):
+            raise SettingError(f"names of relations are text, got {name!r}")
+        if not isinstance(tensor, SparseTensor):
+            raise DataError(f"relation {name!r} is no SparseTensor: read it with sfumato.read")
+    return dict(X), dict.fromkeys(X, "cp")
+
+
+def fit_privately(
+    X: Any, privacy: Privacy, rank: int | None, run: Run, progress: Progress | None
+) -> PrivateCoupledFit:
+    """Fit relations under one promise; one that is alone as :class:`~sfumato.CP` would."""
+    tensors, structures = tensors_of(X)
+    names = check_relations(privacy, list(tensors))
+    if len(tensors) == 1 and privacy.method != LANGEVIN:
+        return _alone(names[0], tensors[names[0]], structures[names[0]], privacy, rank, run, progress)
+    entropy = privacy.entropy()
+    ready = prepared(tensors, structures, privacy, rank, run, entropy)
+    warn_of(ready.plan.caveats)
+    ledger = open_ledger(privacy, ready.plan.task.unit)
+    if len(names) == 1 and privacy.method != LANGEVIN:
+        return _beside_tables(ready, names[0], ledger, entropy, progress)
+    chosen = [ready.tensors[name] for name in names]
+    made = carry_out_coupled(ready.plan, chosen, ledger, entropy, progress)
+    guarantee = ready.plan.guarantee(ledger, entropy)
+    return PrivateCoupledFit(made.model, ready.relations, guarantee, made.history, made.posterior)
+
+
+def plan_privately(X: Any, privacy: Privacy, rank: int | None, run: Run) -> PrivatePlan[Any]:
+    """What :func:`fit_privately` will do; nothing is drawn or charged."""
+    tensors, structures = tensors_of(X)
+    (first, *others) = check_relations(privacy, list(tensors))
+    if len(tensors) > 1 or privacy.method == LANGEVIN or others:
+        return prepared(tensors, structures, privacy, rank, run, Entropy(0)).plan
+    tensor, kind = tensors[first], Tucker if structures[first] == "tucker" else CP
+    own = replace(privacy, public=privacy.public.of_relation(first, several=False))
+    single = kind(rank, privacy=own, seed=run.seed, threads=run.threads)
+    protected = Protected.by(own, tensor.modes)
+    ready = TensorSource(tensor).admitted(protected, "error", Entropy(0))
+    return single._private_plan(
+        own, ready.modes, bounds=ready.bounds, entries=ready.n_entries, protected=protected
+    )
+
+
+def prepared(
+    tensors: dict[str, SparseTensor],
+    structures: dict[str, str],
+    privacy: Privacy,
+    rank: int | None,
+    run: Run,
+    entropy: Any,
+) -> Prepared:
+    """Admit the relations and plan for them."""
+    names = check_relations(privacy, list(tensors))
+    _check_connected(tensors)
+    protected = protections(privacy, tensors, names)
+    admitted = admit_several(tensors, protected, entropy)
+    relations = [
+        Relation(
+            name,
+            admitted[name].modes,
+            protected[name],
+            admitted[name].bounds or (0.0, 0.0),
+            admitted[name].n_entries,
+            Structure(structures[name], rank),  # type: ignore[arg-type]
+        )
+        for name in names
+    ]
+    tables = {name: tensor for name, tensor in admitted.items() if name not in names}
+    plan = make_coupled_plan(relations, tables, privacy, run)
+    known = {
+        name: PrivateRelation(name, admitted[name].modes, admitted[name].bounds, protected[name].local)
+        for name in names
+    }
+    return Prepared(plan, admitted, known)
+
+
+def _check_connected(tensors: Mapping[str, SparseTensor]) -> None:
+    """Relations that share no mode have nothing to say to each other; names of modes are public."""
+    left = {name: set(tensor.mode_names) for name, tensor in tensors.items()}
+    reached = left.pop(next(iter(left)))
+    while left:
+        near = [name for name, modes in left.items() if modes & reached]
+        if not near:
+            raise DataError(
+                f"{', '.join(map(repr, left))} shares no mode with the others: fit it by itself, or "
+                "give what they share the same mode name"
+            )
+        for name in near:
+            reached |= left.pop(name)
+
+
+def _alone(
+    name: str,
+    tensor: SparseTensor,
+    structure: str,
+    privacy: Privacy,
+    rank: int | None,
+    run: Run,
+    progress: Progress | None,
+) -> PrivateCoupledFit:
+    """A single relation: the same fit, and the same bits, as that of its tensor."""
+    own = replace(privacy, public=privacy.public.of_relation(name, several=False))
+    settings: dict[str, Any] = {"seed": run.seed, "threads": run.threads, "progress": progress}
+    kind = Tucker if structure == "tucker" else CP
+    model = kind(rank, privacy=own, **settings).fit(tensor)
+    if model.guarantee_ is None:
+        raise RuntimeError("a private fit has a guarantee")
+    known = PrivateRelation(name, model.modes_, model.bounds_, model.local_)
+    several = Several((model.model_,), (model.own_prior_,))
+    return PrivateCoupledFit(several, {name: known}, model.guarantee_, model.history_)
+
+
+def _beside_tables(
+    ready: Prepared,
+    name: str,
+    ledger: Any,
+    entropy: Any,
+    progress: Progress | None,
+) -> PrivateCoupledFit:
+    """One protected relation beside public tables: its sites may be anybody's, as those of a tensor."""
+    plan, known = ready.plan, ready.relations[name]
+    facts = plan.task.facts
+    source = TensorSource(ready.tensors[name].astype(np.float64))
+    together = known.local if known.local is not None else facts.unit_mode or 0
+    sites = 1 if facts.trust.kind == "one owner" else facts.trust.sites
+    with source.engine(None, together, plan.run.threads, sites) as engine:
+        made = carry_out_private(plan, engine, ledger, entropy, progress)
+    guarantee = plan.guarantee(ledger, entropy)
+    several = Several((made.model,), (made.own_prior,))
+    return PrivateCoupledFit(several, {name: known}, guarantee, made.history)

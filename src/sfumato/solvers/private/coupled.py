@@ -1,0 +1,366 @@
+"""A private fit of several relations that share modes: one after the other, each beside those before it.
+
+Side tables come first, and the first relation that was named last: it takes in what all others say. A
+relation is fitted by the method that would fit it alone; what was released of the others, what owners
+make of their own entries there, and public tables add columns to it (``sides/``). Proofs: ``sides.md``.
+
+What a unit is charged. A level of a mode is in all relations: their draws add up, and share one budget.
+An entry (or a value) is in one relation alone, and is seen through that relation's draws and through
+those that look at two: these of every relation add up to the budget, and what is charged is the largest
+sum so far (:class:`~sfumato.privacy.mechanisms.Alongside`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from sfumato.errors import SettingError
+from sfumato.models.multilinear import CPModel, Multilinear
+from sfumato.models.own_prior import OwnPrior
+from sfumato.models.several import Several
+from sfumato.privacy.clipping import Clipped
+from sfumato.privacy.facts import CoupledFacts, Facts
+from sfumato.privacy.ledger import Charge
+from sfumato.privacy.mechanisms import Alongside, Gaussian
+from sfumato.records import record
+from sfumato.sites.several import RelationSites
+from sfumato.solvers.private.sides.columns import white
+from sfumato.solvers.private.sides.queries import OwnSource
+from sfumato.solvers.private.sides.solver import (
+    MOST_FEATURES,
+    BesideOthers,
+    LevelFeatures,
+    side_share,
+    side_steps,
+)
+from sfumato.solvers.private.sides.solver import (
+    State as SideState,
+)
+from sfumato.solvers.protocol import Finished, Info, PrivateQuery, Run, SumQuery
+from sfumato.types import Array
+
+_SIDE_WEIGHT = 0.1  # of the budget of a side table, over that of the first relation
+_SOURCE_COLUMNS = 4  # of another relation, from which owners make numbers
+_SOURCE_CLIP = 2.0  # of residuals there, over their deviation
+
+
+@record
+@dataclass(frozen=True)
+class OfRelation(SumQuery):
+    """A question about one of several relations that lie together."""
+
+    part: int
+    query: SumQuery
+
+    def clipped(self, site: RelationSites) -> Clipped:
+        return self.query.clipped(site.parts[self.part])
+
+
+class Drawn(NamedTuple):
+    """One draw: of which relations it looks at entries, and its share of the noise."""
+
+    part: int
+    concerns: tuple[int, ...]
+    charge: Charge
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    facts: CoupledFacts
+    run: Run
+    place: int = 0  # among the relations, in the order in which they are fitted
+    current: SideState | None = None
+    solver: BesideOthers | None = None
+    done: int = 0  # draws of the relation at hand
+    all_done: int = 0
+    made: Mapping[int, Finished[Multilinear]] = field(default_factory=dict)
+    states: Mapping[int, SideState] = field(default_factory=dict)
+
+
+@record
+@dataclass(frozen=True)
+class PrivateCoupled:
+    """Private fits of several relations, each beside those before it.
+
+    Parameters
+    ----------
+    inner : the method that fits each relation by itself, in the order of their names.
+    features : of each relation, what public tables say of its levels.
+    noise : noise multiplier of all draws together, found from the budget.
+    """
+
+    inner: tuple[Any, ...]
+    features: tuple[tuple[LevelFeatures, ...], ...]
+    noise: float = 1.0
+
+    name: ClassVar[str] = "alternating"
+    proven: ClassVar[bool] = True
+    always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
+
+    @property
+    def proof(self) -> str:
+        return ", ".join(dict.fromkeys([*(each.proof for each in self.inner), "proofs/sides.md"]))
+
+    @property
+    def exact(self) -> bool:
+        return all(each.exact for each in self.inner)
+
+    # -- what will be done: never sees data -------------------------------------------------------
+
+    def order(self, facts: CoupledFacts) -> tuple[int, ...]:
+        """Relations in the order in which they are fitted: the first that was named comes last."""
+        return tuple(reversed(range(len(facts.parts))))
+
+    def check(self, facts: CoupledFacts) -> None:
+        for part in range(len(facts.parts)):
+            solver = self._planned(facts, part)
+            solver.check(facts.parts[part])
+            if not solver.adds_up(facts.parts[part]):
+                raise SettingError("several relations are fitted by methods that ask for sums alone")
+            if not all(isinstance(c.mechanism, Gaussian) for c in solver.charges(facts.parts[part])):
+                raise SettingError(
+                    "several relations are fitted with Gaussian noise: name a delta, such as 1e-6"
+                )
+
+    def shares(self, facts: CoupledFacts) -> tuple[float, ...]:
+        """Of the budget, what the draws of each relation have: those of all, or of each by itself."""
+        number = len(facts.parts)
+        if facts.unit.mode is None:
+            # An entry of a side table is seen by the questions of later relations too.
+            touched = [self._touched(facts, part) for part in range(number)]
+            return tuple(1 / (1 + most) for most in [max(touched)] * number)
+        weights = [1.0, *[_SIDE_WEIGHT] * (number - 1)]
+        return tuple(weight / sum(weights) for weight in weights)
+
+    def _touched(self, facts: CoupledFacts, part: int) -> float:
+        """What questions of other relations look at a relation's entries with, over its own share."""
+        total = 0.0
+        for other in range(len(facts.parts)):
+            if part in self._sources(facts, other):
+                share = self._side_share(facts, other)
+                steps = side_steps(facts.parts[other], self._known_modes(facts, other), True, share)
+                total += sum(step.share for step in steps)
+        return total
+
+    def _side_share(self, facts: CoupledFacts, part: int) -> float:
+        return side_share(self.inner[part], facts.parts[part], self.noise)
+
+    def _sources(self, facts: CoupledFacts, part: int) -> list[int]:
+        """Relations fitted before in which the owners of this one have entries."""
+        mine, order = facts.parts[part], self.order(facts)
+        if mine.local is None:
+            return []
+        name = mine.modes[mine.local].name
+        before = order[: order.index(part)]
+        return [v for v in before if _owner(facts.parts[v]) == name]
+
+    def _known_modes(self, facts: CoupledFacts, part: int) -> list[int]:
+        """Modes of a relation of whose levels something is known when it is fitted."""
+        mine, order = facts.parts[part], self.order(facts)
+        known = [each.mode for each in self.features[part]]
+        for v in order[: order.index(part)]:
+            theirs = facts.parts[v]
+            names = {m.name for n, m in enumerate(theirs.modes) if n != theirs.local}
+            known += [n for n, m in enumerate(mine.modes) if m.name in names and n != mine.local]
+        return sorted(set(known))
+
+    def _planned(self, facts: CoupledFacts, part: int) -> BesideOthers:
+        """A relation's method as it is before others are fitted: it has the same charges."""
+        known, sources = self._known_modes(facts, part), self._sources(facts, part)
+        features = tuple(LevelFeatures(mode, np.zeros((0, 0))) for mode in known)
+        none = tuple(_no_source(v, facts.parts[v]) for v in sources)
+        noise = self.noise / sqrt(self.shares(facts)[part])
+        return BesideOthers(self.inner[part], features, none, part, noise, self._side_share(facts, part))
+
+    def draws(self, facts: CoupledFacts) -> tuple[Drawn, ...]:
+        """All draws in order."""
+        found = []
+        for part in self.order(facts):
+            solver, own = self._planned(facts, part), facts.parts[part]
+            charges = solver.charges(own)
+            steps = solver.steps(own)
+            sources = self._sources(facts, part)
+            for number, charge in enumerate(charges):
+                late = number - (len(charges) - len(steps))
+                looks: tuple[int, ...] = (part,)
+                if late >= 0 and sources:
+                    looks = tuple(sources) if steps[late].asks == "moment" else (part, *sources)
+                named = Charge(f"{facts.names[part]}: {charge.label}", charge.mechanism)
+                found.append(Drawn(part, looks, named))
+        return tuple(found)
+
+    def charges(self, facts: CoupledFacts) -> tuple[Charge, ...]:
+        drawn = self.draws(facts)
+        if facts.unit.mode is not None:
+            return tuple(each.charge for each in drawn)
+        return alongside(drawn, len(facts.parts))
+
+    def rounds(self, facts: CoupledFacts) -> int:
+        return len(self.draws(facts))
+
+    def assumes(self, facts: CoupledFacts) -> tuple[str, ...]:
+        said = [self._planned(facts, v).assumes(part) for v, part in enumerate(facts.parts)]
+        return tuple(dict.fromkeys(line for lines in said for line in lines))
+
+    def in_words(self, facts: CoupledFacts) -> tuple[str, ...]:
+        lines = []
+        for part in self.order(facts):
+            solver, sources = self._planned(facts, part), self._sources(facts, part)
+            about = f"{facts.names[part]}: {solver.inner.name}"
+            if sources:
+                owner, names = _owner(facts.parts[part]), [facts.names[v] for v in sources]
+                about += f", beside what each {owner} has in {' and '.join(names)}"
+            lines.append(about)
+            lines += [f"  {line}" for line in solver.in_words(facts.parts[part])[1:]]
+        return tuple(lines)
+
+    def adds_up(self, facts: CoupledFacts) -> bool:  # noqa: ARG002
+        return True
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def init(self, run: Run, facts: CoupledFacts) -> State:
+        self.check(facts)
+        return self._begun(State(facts, run))
+
+    def _begun(self, state: State) -> State:
+        """The next relation, beside what is known of those before it."""
+        facts = state.facts
+        part = self.order(facts)[state.place]
+        noise = self.noise / sqrt(self.shares(facts)[part])
+        features = (*self.features[part], *self._released_features(state, part))
+        sources = tuple(
+            _source(v, facts.parts[v], state.made[v], state.states[v])
+            for v in self._sources(facts, part)
+        )
+        share = self._side_share(facts, part)
+        solver = BesideOthers(self.inner[part], features, sources, part, noise, share)
+        current = solver.init(state.run, facts.parts[part])
+        return replace(state, current=current, solver=solver, done=0)
+
+    def ask(self, state: State) -> PrivateQuery:
+        if state.current is None or state.solver is None:
+            raise RuntimeError("all relations are fitted")
+        query: Any = state.solver.ask(state.current)
+        if state.current.made is not None:  # questions beside others find their entries themselves
+            return query  # type: ignore[no-any-return]
+        return OfRelation(self.order(state.facts)[state.place], query)
+
+    def update(self, state: State, released: Any) -> tuple[State, Info]:
+        if state.current is None or state.solver is None:
+            raise RuntimeError("all relations are fitted")
+        solver, part = state.solver, self.order(state.facts)[state.place]
+        current, info = solver.update(state.current, released)
+        number = state.all_done + 1
+        state = replace(state, current=current, done=state.done + 1, all_done=number)
+        if state.done == solver.rounds(state.facts.parts[part]):
+            made = {**state.made, part: solver.finish(current)}
+            states = {**state.states, part: current}
+            state = replace(state, made=made, states=states, place=state.place + 1, current=None)
+            if state.place < len(state.facts.parts):
+                state = self._begun(state)
+        return state, Info(number, noise=info.noise)
+
+    def finish(self, state: State) -> Finished[Several]:
+        made = [state.made[part] for part in range(len(state.facts.parts))]
+        models = tuple(each.model for each in made)
+        priors = tuple(each.own_prior for each in made)
+        means = tuple(each.own_means[0] for each in made)
+        return Finished(Several(models, priors), own_means=means)
+
+    def _released_features(self, state: State, part: int) -> list[LevelFeatures]:
+        """What was released of the levels of other relations that this one has too."""
+        mine, found = state.facts.parts[part], []
+        for v, made in state.made.items():
+            theirs = state.facts.parts[v]
+            for n, mode in enumerate(mine.modes):
+                names = [m.name for m in theirs.modes]
+                if n == mine.local or mode.name not in names or names.index(mode.name) == theirs.local:
+                    continue
+                columns = level_columns(made.model, names.index(mode.name))
+                found.append(LevelFeatures(n, white(columns, np.ones(mode.size), MOST_FEATURES // 2)))
+        return found
+
+
+# -- charges -----------------------------------------------------------------------------------------
+
+
+def alongside(drawn: tuple[Drawn, ...], relations: int) -> tuple[Charge, ...]:
+    """Charges of draws of which a unit is seen through those of its own relation alone.
+
+    Gaussian draws cost 1 / multiplier^2, which add up. Of each relation the sum so far is known; what is
+    charged for a draw is by how much it raises the largest of these sums.
+    """
+    spent, charged, charges = [0.0] * relations, 0.0, []
+    for each in drawn:
+        multiplier = each.charge.mechanism.noise_multiplier  # type: ignore[attr-defined]
+        for part in each.concerns:
+            spent[part] += multiplier**-2
+        raised, charged = max(spent) - charged, max(spent)
+        cost = raised**-0.5 if raised > 0 else inf
+        charges.append(Charge(each.charge.label, Alongside(multiplier, cost)))
+    return tuple(charges)
+
+
+# -- what relations say of each other ----------------------------------------------------------------
+
+
+def _owner(facts: Facts) -> str | None:
+    return None if facts.local is None else facts.modes[facts.local].name
+
+
+def level_columns(model: Multilinear, mode: int) -> Array:
+    """All numbers that a model has for the levels of a mode."""
+    return np.column_stack([model.mode_biases[mode], model.factors[mode]])
+
+
+def _source(part: int, facts: Facts, made: Finished[Multilinear], state: SideState) -> OwnSource:
+    """What owners make of a relation that was fitted: along columns that they differ in the most."""
+    model, own = made.model, facts.local or 0
+    others = [m for m in range(model.order) if m != own]
+    spreads = np.zeros(0) if made.own_prior is None else _own_spreads(made.own_prior)
+    if not isinstance(model, CPModel):  # designs of a core are no products of rows
+        columns = [np.zeros((facts.sizes[m], 0)) for m in others]
+    elif len(others) == 1:
+        columns = [_principal(model.factors[others[0]] * spreads)]
+    else:
+        columns = _strongest([model.factors[m] for m in others], spreads)
+    offsets = np.cumsum([0, *(facts.sizes[m] for m in others[:-1])])
+    clip, rows = _SOURCE_CLIP * sqrt(state.scatter), np.ascontiguousarray(np.vstack(columns))
+    return OwnSource(part, facts, own, model.mean, tuple(model.mode_biases), rows, offsets, clip)
+
+
+def _own_spreads(prior: OwnPrior) -> Array:
+    """How far owners differ along each column, as far as is expected."""
+    turn = np.eye(prior.precisions.shape[0]) if prior.turn is None else prior.turn
+    spreads: Array = np.sqrt((turn**2) @ (1 / prior.precisions))
+    return spreads
+
+
+def _principal(columns: Array) -> Array:
+    """A few uncorrelated columns that have most of the variance of all, each of size one."""
+    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    there = np.flatnonzero(sizes > 1e-3 * max(float(sizes.max(initial=0.0)), 1e-300))[:_SOURCE_COLUMNS]
+    principal: Array = left[:, there] * sqrt(columns.shape[0])
+    return principal
+
+
+def _strongest(factors: list[Array], spreads: Array) -> list[Array]:
+    """The columns whose products vary the most, each of size one."""
+    power = spreads**2
+    for factor in factors:
+        power = power * np.mean(factor**2, axis=0)
+    best = np.argsort(-power, kind="stable")[:_SOURCE_COLUMNS]
+    best = best[power[best] > 1e-6 * max(float(power.max(initial=0.0)), 1e-300)]
+    return [f[:, best] / np.sqrt(np.mean(f[:, best] ** 2, axis=0)) for f in factors]
+
+
+def _no_source(part: int, facts: Facts) -> OwnSource:
+    """The same before the relation is fitted."""
+    none = np.zeros(0)
+    return OwnSource(part, facts, facts.local or 0, 0.0, (), np.zeros((0, 0)), none, 1.0)

@@ -1,0 +1,139 @@
+"""Columns of levels from what others say of them: post-processing of what was released, or public."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.models.own_prior import OwnPrior, Pull, RowNoise
+from sfumato.solvers.private.shrinkage import shrunk
+from sfumato.types import Array
+
+_LEAST = 1e-9  # of a variance, over the largest one: below it there is no direction
+
+
+class Learnt(NamedTuple):
+    """Posterior means of columns, and the variance that is left of each level's, summed over columns."""
+
+    means: Array
+    doubts: Array
+
+
+def learnt_columns(
+    sums: Array, variances: Array, counts: Array, scatter: float, assumed: float, told: Array | None
+) -> Learnt:
+    """Columns g from noisy sums_j = counts_j g_j + noise, features being white.
+
+    ``variances`` are those of the noise in a level's sums, to which ``scatter * counts`` adds what
+    residuals scatter by themselves. Each column's g_j are normal around a mean that follows from what is
+    ``told`` of the levels of their own mode, and a constant, with a variance around the ``assumed`` one:
+    where there is nothing but noise, nothing comes out.
+    """
+    whole = variances + scatter * counts
+    design = np.ones((sums.shape[0], 1))
+    if told is not None:
+        design = np.hstack([design, told])
+    means, left = np.zeros_like(sums), np.zeros_like(sums)
+    for c in range(sums.shape[1]):
+        expected = _expected(design, sums[:, c] / counts, whole / counts**2, assumed)
+        guess = shrunk(sums[:, c], whole, counts, expected, assumed, None)
+        means[:, c], left[:, c] = guess.means, guess.variances
+    return Learnt(means, left.sum(axis=1))
+
+
+def _expected(design: Array, seen: Array, noise: Array, assumed: float) -> Array:
+    """What a linear map of the design expects, coefficients being normal: together of half the variance
+    that is assumed of what they explain.
+    """
+    precision = 1 / (noise + assumed)
+    gram = (design.T * precision) @ design
+    gram[np.diag_indices_from(gram)] += 2 * design.shape[1] / assumed
+    expected: Array = design @ np.linalg.solve(gram, design.T @ (precision * seen))
+    return expected
+
+
+def white(columns: Array, weights: Array, most: int) -> Array:
+    """Uncorrelated columns of mean zero and variance one: the first principal components.
+
+    Directions that hardly occur are left out.
+    """
+    weights = weights / weights.sum()
+    centred = columns - weights @ columns
+    deviations = np.sqrt(weights @ centred**2)
+    there = deviations > 1e-9 * max(float(deviations.max(initial=0.0)), 1e-300)
+    centred = centred[:, there] / deviations[there]
+    variances, axes = np.linalg.eigh((centred.T * weights) @ centred)
+    kept = np.flatnonzero(variances > 1e-6)[::-1][:most]
+    whitened: Array = (centred @ axes[:, kept]) / np.sqrt(variances[kept])
+    return whitened
+
+
+def whitening(moment: Array, error: float, most: int) -> Array:
+    """A matrix W with W M W' = 1 for a noisy second moment M, as far as it stands out of its noise.
+
+    ``error`` is the deviation of the noise in each number of M, whose eigenvalues it moves by up to
+    twice that times the root of their number: smaller ones are nothing but noise.
+    """
+    variances, axes = np.linalg.eigh((moment + moment.T) / 2)
+    edge = 2 * error * np.sqrt(moment.shape[0]) + _LEAST * max(float(variances[-1]), 0.0)
+    kept = np.flatnonzero(variances > max(edge, 1e-300))[::-1][:most]
+    turn: Array = (axes[:, kept] / np.sqrt(variances[kept])).T
+    return turn
+
+
+# -- a model and its prior, with further columns ------------------------------------------------------
+
+
+def extended(model: Multilinear, blocks: Sequence[Sequence[Array]]) -> Multilinear:
+    """The model with further components: each block has an array of columns for every mode.
+
+    A Tucker model's core gets them on its diagonal.
+    """
+    factors = [
+        np.hstack([factor, *(block[m] for block in blocks)]) for m, factor in enumerate(model.factors)
+    ]
+    biases = model.mode_biases
+    if isinstance(model, CPModel):
+        return CPModel.from_factors(factors, mean=model.mean, biases=biases)
+    ranks = tuple(factor.shape[1] for factor in factors)
+    core = np.zeros(ranks)
+    core[tuple(slice(rank) for rank in model.ranks)] = model.core
+    for c in range(ranks[0] - model.ranks[0]):
+        core[tuple(rank + c for rank in model.ranks)] = 1.0
+    return TuckerModel.from_factors(factors, core, mean=model.mean, biases=biases)
+
+
+def extended_prior(
+    prior: OwnPrior, precisions: Array, doubts: Sequence[Array | None], order: int
+) -> OwnPrior:
+    """The prior of own rows with further columns, and what is in doubt of levels besides."""
+    more = precisions.shape[0]
+    turn = prior.turn
+    if turn is not None:
+        whole = np.eye(turn.shape[0] + more)
+        whole[: turn.shape[0], : turn.shape[0]] = turn
+        turn = whole
+    pull = prior.pull
+    if pull is not None:
+        pull = Pull(*(np.append(each, np.zeros(more)) for each in pull))
+    row_noise = tuple(
+        None if noise is None else RowNoise(noise.levels, np.append(noise.columns, np.zeros(more)))
+        for noise in prior.row_noise
+    )
+    before = prior.doubts or (None,) * order
+    summed = tuple(
+        known if new is None else new if known is None else known + new
+        for known, new in zip(before, doubts, strict=True)
+    )
+    return replace(
+        prior,
+        precisions=np.append(prior.precisions, precisions),
+        turn=turn,
+        pull=pull,
+        row_noise=row_noise,
+        doubts=summed,
+    )

@@ -1,0 +1,521 @@
+"""A private fit of one relation beside others: what these say of its levels becomes columns.
+
+First the relation is fitted by itself, by any method that starts from private biases. What other
+relations say of the levels of a mode then adds components to it (proofs: ``proofs/sides.md``):
+
+- of the owners' mode, what owners make of their own entries elsewhere (or public numbers): residuals at
+  each level of another mode, times the owners' numbers, give a column of that mode for each of them. Own
+  rows are expected to be those numbers along these columns, and differ from that as far as their entries
+  say so. Somebody without entries here is predicted by what is expected.
+- of another mode, where rows stay with their owners: the features are columns themselves, on which
+  owners have slopes. They cost nothing but the question how large slopes are.
+- where everything is released: residuals at the levels of each other mode, times the features.
+
+What does not help is shrunk away: columns are posterior means, whose variance is learnt from all levels
+and the known noise; how far own rows go along with what is expected of them is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf, sqrt
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from sfumato.data.tensor import passing_times
+from sfumato.errors import SettingError
+from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_prior import OwnPrior
+from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge
+from sfumato.privacy.mechanisms import Gaussian, Noisy
+from sfumato.privacy.units import UnitValues
+from sfumato.records import record
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.private.alternating.state import State as AlternatingState
+from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
+from sfumato.solvers.private.known import Known
+from sfumato.solvers.private.moments.settings import level_weights, share_of_biases
+from sfumato.solvers.private.moments.solver import PrivateMoments
+from sfumato.solvers.private.moments.state import State as MomentsState
+from sfumato.solvers.private.sides.columns import (
+    extended,
+    extended_prior,
+    learnt_columns,
+    whitening,
+)
+from sfumato.solvers.private.sides.queries import (
+    CrossQuery,
+    OwnMeans,
+    OwnMomentQuery,
+    OwnNumbers,
+    OwnSideQuery,
+    OwnSource,
+    shortened,
+)
+from sfumato.solvers.private.squares import read_squares
+from sfumato.solvers.protocol import Finished, Info, PrivateQuery, PrivateSolver, Run
+from sfumato.types import Array
+
+# Chosen on invented data of several shapes.
+_SHARE = 0.07  # of the budget, for what is asked about side columns
+_BARE_SHARE, _MOST_SHARE = 0.3, 0.5  # the same where biases are all that is fitted besides
+_MOMENT_SHARE, _OWN_SHARE = 0.2, 0.15  # of that
+_CLIP, _UNIT_CLIP = 1.2, 2.0  # of residuals, over their deviation
+_UNIT_LENGTH, _LENGTH = 0.6, 0.8  # that an owner's residuals are shortened to, over what is usual
+_REACH = 1.0  # of features, over the root of their number: the length that white ones have on average
+_POWER = 0.2  # variance that all columns of a mode explain together, over that of residuals
+# What clipping leaves of the sums: of residuals, of them shortened by owner, and of units'.
+_GAIN, _OWN_GAIN, _UNIT_GAIN = 0.77, 0.6, 0.64
+_RIDGE, _UNIT_RIDGE = 20.0, 5.0  # entries that an owner's numbers of zero count as much as
+_OWN_VARIANCE = 0.3  # of own rows about what is expected of them, over the variance of that
+_SLOPE_VARIANCE = 1 / 80  # of own slopes on features, over the variance of what is left
+_OWN_LENGTH = 0.45  # that an owner's squares are shortened to, over what they are if all are as expected
+_LONGEST = 1.2  # what one entry's numbers are shortened to, over what would be usual
+_RAW_REACH = 0.2  # of own numbers before they are white, over the root of their number
+_GROUPS = ("expected", "slopes")  # columns that own rows are expected to have, and features themselves
+_MOST_STRENGTH = 2.0  # of what is expected
+_LEAST_FEATURES, MOST_FEATURES = 2, 8  # of a mode, or of owners
+_WORTH = 0.7  # noise in a column, over the deviation of residuals, times the number of columns
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class LevelFeatures:
+    """Numbers of the levels of a mode, white: public, or released before."""
+
+    mode: int
+    columns: Array
+
+
+class Step(NamedTuple):
+    """One draw after the relation's own: a question, about which modes, and its share of the budget."""
+
+    asks: Literal["moment", "cross", "own"]
+    by: int
+    mode: int
+    share: float
+
+
+class Block(NamedTuple):
+    """Components that were found: columns of one mode beside features of another."""
+
+    by: int
+    mode: int
+    features: Array | None  # None where owners have them
+    columns: Array
+    doubts: Array
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where it is: in the relation's own fit while ``inner`` is not finished."""
+
+    facts: Facts
+    inner: Any
+    done: int = 0
+    made: Finished[Multilinear] | None = None
+    start: BiasRelease | None = None
+    scatter: float = 0.0
+    numbers: OwnNumbers | None = None  # of owners, once they are white
+    blocks: tuple[Block, ...] = ()
+    variances: tuple[float, float] = (1.0, 1.0)  # of own rows about expected ones, and of slopes
+    strength: float = 1.0
+
+
+@record
+@dataclass(frozen=True)
+class BesideOthers:
+    """A relation's own private fit, and what others add to it.
+
+    Parameters
+    ----------
+    inner : the method that fits the relation by itself; its noise is a share of this one's.
+    features : of levels, public or released before.
+    sources : relations fitted before in which owners have entries.
+    part : which of several relations it is, where they lie together.
+    noise : noise multiplier of all draws together.
+    share : of the budget for what others add; None for what the relation's own fit can spare.
+    """
+
+    inner: Any
+    features: tuple[LevelFeatures, ...] = ()
+    sources: tuple[OwnSource, ...] = ()
+    part: int | None = None
+    noise: float = 1.0
+    share: float | None = None
+
+    name: ClassVar[str] = "alternating"
+    proven: ClassVar[bool] = True
+    always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
+
+    @property
+    def proof(self) -> str:
+        return f"{self.inner.proof}, proofs/sides.md"
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.inner.exact)
+
+    # -- what will be done: never sees data -------------------------------------------------------
+
+    def check(self, facts: Facts) -> None:
+        if facts.shape.dtype != "float64":
+            raise SettingError("a private fit of several relations computes in float64")
+        self._own(facts).check(facts)
+
+    def _own(self, facts: Facts) -> PrivateSolver[Any]:
+        """The relation's own method, with its share of the budget."""
+        rest = 1 - sum(step.share for step in self.steps(facts))
+        made: PrivateSolver[Any] = replace(self.inner, noise=self.noise / sqrt(rest))
+        return made
+
+    def steps(self, facts: Facts) -> tuple[Step, ...]:
+        """What is asked after the relation's own fit."""
+        share = side_share(self.inner, facts, self.noise) if self.share is None else self.share
+        return side_steps(facts, [each.mode for each in self.features], bool(self.sources), share)
+
+    def charges(self, facts: Facts) -> tuple[Charge, ...]:
+        rest = (
+            Charge(label(facts, step), Gaussian(self.noise / sqrt(step.share)))
+            for step in self.steps(facts)
+        )
+        return (*self._own(facts).charges(facts), *rest)
+
+    def rounds(self, facts: Facts) -> int:
+        return len(self.charges(facts))
+
+    def assumes(self, facts: Facts) -> tuple[str, ...]:
+        return self._own(facts).assumes(facts)
+
+    def in_words(self, facts: Facts) -> tuple[str, ...]:
+        return (f"by itself: {self.inner.name}", *self._own(facts).in_words(facts))
+
+    def adds_up(self, facts: Facts) -> bool:
+        return self._own(facts).adds_up(facts)
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def init(self, run: Run, facts: Facts) -> State:
+        self.check(facts)
+        return State(facts, self._own(facts).init(run, facts))
+
+    def ask(self, state: State) -> PrivateQuery:
+        if state.made is None:
+            return self._own(state.facts).ask(state.inner)
+        step = self._step(state)
+        if step.asks == "moment":
+            return OwnMomentQuery(self._raw_numbers(state), state.facts.whole_units)
+        if step.asks == "own":
+            return self._own_query(state)
+        return self._cross_query(state, step)
+
+    def _step(self, state: State) -> Step:
+        return self.steps(state.facts)[state.done - self._first(state.facts)]
+
+    def _first(self, facts: Facts) -> int:
+        return len(self._own(facts).charges(facts))
+
+    def update(self, state: State, released: Any) -> tuple[State, Info]:
+        if state.made is None:
+            inner, info = self._own(state.facts).update(state.inner, released)
+            return self._after_own(replace(state, inner=inner, done=state.done + 1)), info
+        step = self._step(state)
+        if step.asks == "moment":
+            state = replace(state, numbers=self._white_numbers(state, released))
+        elif step.asks == "cross":
+            state = replace(state, blocks=(*state.blocks, self._block(state, step, released)))
+        else:
+            state = self._with_scales(state, released)
+        return replace(state, done=state.done + 1), Info(state.done + 1, noise=released.deviation)
+
+    def _after_own(self, state: State) -> State:
+        """The state once the relation's own fit is done, if it is."""
+        if state.done < self._first(state.facts):
+            return state
+        made = self._own(state.facts).finish(state.inner)
+        start, scatter = _beginning(state.inner)
+        return replace(state, made=made, start=start, scatter=scatter)
+
+    def finish(self, state: State) -> Finished[Multilinear]:
+        if state.made is None:
+            raise RuntimeError("a fit that is not done has no model")
+        model, prior = self.joined(state)
+        return Finished(model, own_prior=prior, own_means=(self.own_means(state),))
+
+    # -- own numbers ------------------------------------------------------------------------------
+
+    def _raw_numbers(self, state: State) -> OwnNumbers:
+        """As they are made of entries, before they are white: of size one, or less where rare."""
+        turns, size = [], sum(source.size for source in self.sources)
+        for source in self.sources:
+            turn = np.zeros((source.size, source.size))
+            np.fill_diagonal(turn, 1.0)
+            turns.append(turn)
+        longest = _LONGEST * max(_usual_length(turn) for turn in turns)
+        ridge = _UNIT_RIDGE if state.facts.whole_units else _RIDGE
+        return OwnNumbers(self.sources, tuple(turns), longest, ridge, _RAW_REACH * sqrt(size))
+
+    def _white_numbers(self, state: State, noisy: Noisy) -> OwnNumbers:
+        """Own numbers in coordinates in which they are white, as far as the released moment tells."""
+        raw, facts = self._raw_numbers(state), state.facts
+        sizes = [source.size for source in self.sources]
+        whole, owners = sum(sizes), facts.sizes[facts.local or 0]
+        first, second = np.triu_indices(whole)
+        moment = np.zeros((whole, whole))
+        moment[first, second] = noisy.values * np.where(first == second, 1.0, sqrt(0.5)) / owners
+        moment += np.triu(moment, 1).T
+        turns, ends = [], np.cumsum((0, *sizes))
+        error, most = noisy.deviation / owners, self._most_features(facts) // len(sizes)
+        for begin, end in pairwise(ends):
+            turns.append(whitening(moment[begin:end, begin:end], error, max(1, most)))
+        number = max(1, sum(turn.shape[0] for turn in turns))
+        reach, longest = _REACH * sqrt(number), inf
+        if not facts.whole_units:  # an entry there then moves sums here by no more than one here does
+            longest = _CLIP * reach * (1 + raw.ridge) / (_LENGTH * sqrt(_each(facts, facts.local or 0)))
+        return OwnNumbers(self.sources, tuple(turns), longest, raw.ridge, reach)
+
+    # -- columns ----------------------------------------------------------------------------------
+
+    def _cross_query(self, state: State, step: Step) -> CrossQuery:
+        facts, own = state.facts, self._features_of(state, step.by) is None
+        counts, clip = _counts(state, step.mode), _CLIP * sqrt(state.scatter)
+        weights, ridge, length = np.ones(facts.sizes[step.mode]), inf, inf
+        if facts.whole_units:
+            weights, ridge = level_weights(counts), _own_ridge(state)
+            clip, length = _UNIT_CLIP * sqrt(state.scatter), _UNIT_LENGTH * sqrt(state.scatter)
+        elif own:
+            length = _LENGTH * sqrt(state.scatter * _each(facts, step.by))
+        features = self._features_of(state, step.by)
+        width = self._width(state, features)
+        return CrossQuery(
+            facts,
+            self.part,
+            self.joined(state)[0],
+            step.by,
+            step.mode,
+            clip,
+            ridge,
+            length,
+            _REACH * sqrt(width),
+            weights,
+            features,
+            state.numbers if own else None,
+        )
+
+    def _features_of(self, state: State, mode: int) -> Array | None:
+        """Those of a mode that are known here; None where owners keep them."""
+        if mode == state.facts.local and self.sources:
+            return None
+        parts = [each.columns for each in self.features if each.mode == mode]
+        most = max(1, self._most_features(state.facts) // len(parts))
+        return np.hstack([part[:, :most] for part in parts])
+
+    def _most_features(self, facts: Facts) -> int:
+        """How many features are worth asking about: the more there are, the more noise each has."""
+        noise, known = 0.0, Known(facts, self.noise, False)
+        for step in self.steps(facts):
+            if step.asks == "cross":
+                length = _UNIT_LENGTH if facts.whole_units else _CLIP
+                deviation = (
+                    self.noise / sqrt(step.share) * length / (_GAIN * known.likely_count(step.mode))
+                )
+                noise = max(noise, deviation)
+        return int(np.clip(round(_WORTH / max(noise, 1e-9)), _LEAST_FEATURES, MOST_FEATURES))
+
+    def _width(self, state: State, features: Array | None) -> int:
+        if features is not None:
+            return max(1, int(features.shape[1]))
+        turns = () if state.numbers is None else state.numbers.turns
+        return max(1, sum(int(turn.shape[0]) for turn in turns))
+
+    def _block(self, state: State, step: Step, noisy: Noisy) -> Block:
+        facts, query = state.facts, self._cross_query(state, step)
+        gain = _UNIT_GAIN if facts.whole_units else _GAIN if query.own is None else _OWN_GAIN
+        counts = _counts(state, step.mode) * gain * _left_of_features(noisy.values.shape[1])
+        sums = noisy.values / query.weights[:, None]
+        noise = (noisy.deviation / query.weights) ** 2
+        told = [each.columns for each in self.features if each.mode == step.mode]
+        scatter = state.scatter * entry_weight(state.inner.known, _counts(state, step.mode))
+        known = np.hstack(told) if told else None
+        assumed = _POWER * state.scatter / max(1, sums.shape[1])
+        learnt = learnt_columns(sums, noise, np.maximum(counts, 1e-6), scatter, assumed, known)
+        return Block(step.by, step.mode, query.columns, learnt.means, learnt.doubts)
+
+    # -- the model with its further columns ---------------------------------------------------------
+
+    def joined(self, state: State) -> tuple[Multilinear, OwnPrior | None]:
+        """The relation's own model and prior with all columns that were found so far."""
+        if state.made is None:
+            raise RuntimeError("a fit that is not done has no model")
+        facts, local = state.facts, state.facts.local
+        model, prior = state.made.model, state.made.own_prior
+        blocks = list(state.blocks)
+        if local is not None:
+            slopes = [each for each in self.features if each.mode != local and each.columns.size]
+            blocks += [
+                Block(local, each.mode, None, each.columns, np.zeros(each.columns.shape[0]))
+                for each in slopes
+            ]
+        if not blocks or (local is not None and prior is None):
+            return model, prior
+        joined = extended(model, [self._as_factors(facts, block) for block in blocks])
+        if prior is None:
+            return joined, None
+        precisions = [
+            np.full(block.columns.shape[1], self._precision(state, number < len(state.blocks)))
+            for number, block in enumerate(blocks)
+        ]
+        doubts: list[Array | None] = [None] * joined.order
+        for block in state.blocks:
+            before = doubts[block.mode]
+            doubts[block.mode] = block.doubts if before is None else before + block.doubts
+        return joined, extended_prior(prior, np.concatenate(precisions), doubts, joined.order)
+
+    def _precision(self, state: State, expected: bool) -> float:
+        if expected:
+            return 1 / (_OWN_VARIANCE * state.variances[0])
+        return 1 / (_SLOPE_VARIANCE * state.scatter * state.variances[1])
+
+    def _as_factors(self, facts: Facts, block: Block) -> list[Array]:
+        number, factors = block.columns.shape[1], []
+        for mode, size in enumerate(facts.sizes):
+            if mode == block.mode:
+                factors.append(block.columns)
+            elif mode == block.by and block.features is not None and mode != facts.local:
+                factors.append(block.features)
+            else:  # own rows are not known here
+                factors.append(np.full((size, number), 0.0 if mode == facts.local else 1.0))
+        return factors
+
+    # -- own rows -----------------------------------------------------------------------------------
+
+    def own_means(self, state: State) -> OwnMeans | None:
+        """What other relations say of own rows, as far as columns were found for it."""
+        if state.made is None or state.facts.local is None or not state.blocks:
+            return None
+        at, times = state.made.model.ranks[state.facts.local], len(state.blocks)
+        features = self._features_of(state, state.facts.local)
+        if features is not None:
+            features = shortened(features, _REACH * sqrt(self._width(state, features)))
+        return OwnMeans(at, times, state.strength, features, state.numbers)
+
+    def _own_query(self, state: State) -> OwnSideQuery:
+        model, prior = self.joined(state)
+        if prior is None or state.made is None:
+            raise RuntimeError("there are no own rows to be asked about")
+        first = state.made.model.ranks[prior.mode]
+        expected = sum(block.columns.shape[1] for block in state.blocks)
+        groups = np.full(prior.precisions.shape[0], len(_GROUPS))
+        groups[first : first + expected] = 0
+        groups[first + expected :] = 1
+        length = _OWN_LENGTH * sqrt(3 * len(_GROUPS))
+        means = self.own_means(state)
+        return OwnSideQuery(state.facts, self.part, model, prior, means, groups, length)
+
+    def _with_scales(self, state: State, noisy: Noisy) -> State:
+        owners = state.facts.sizes[state.facts.local or 0]
+        found = read_squares(noisy, owners, 1.0)
+        strength = float(np.clip(found.pulls[0], 0.0, _MOST_STRENGTH))
+        first, second = (float(each) for each in found.variances[: len(_GROUPS)])
+        return replace(state, variances=(first, second), strength=strength)
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+
+def side_share(inner: Any, facts: Facts, noise: float) -> float:
+    """Of the budget: what a relation's own fit can spare for columns from others.
+
+    Where biases are all that is fitted, as much as they do not need to be about as good.
+    """
+    bare = not (isinstance(inner, PrivateMoments) and inner.has_columns(facts))
+    if isinstance(inner, PrivateAlternating) or not bare:
+        return _SHARE
+    return min(_MOST_SHARE, max(_BARE_SHARE, 1 - share_of_biases(facts, noise)))
+
+
+def side_steps(facts: Facts, features: Sequence[int], sources: bool, share: float) -> tuple[Step, ...]:
+    """What is asked of a relation beside its own fit, where these modes have features."""
+    if isinstance(facts.unit, UnitValues):
+        return ()
+    local, times = facts.local, passing_times(facts.modes)
+    modes = [m for m, size in enumerate(facts.sizes) if m != local and not times[m] and size > 1]
+    steps: list[Step] = []
+    if local is not None and (sources or local in features):
+        pairs = [(local, m) for m in modes]
+    elif local is None and facts.unit_mode is None:
+        pairs = [(d, m) for d in dict.fromkeys(features) for m in modes if m != d]
+    else:
+        pairs = []
+    slopes = local is not None and any(mode != local for mode in features)
+    own = _OWN_SHARE if local is not None and (pairs or slopes) else 0.0
+    moment = _MOMENT_SHARE if sources and pairs else 0.0
+    if moment:
+        steps.append(Step("moment", local or 0, local or 0, share * moment))
+    whole = sum(sqrt(facts.sizes[m]) for _, m in pairs)
+    rest = share * (1 - own - moment)
+    steps += [Step("cross", d, m, rest * sqrt(facts.sizes[m]) / whole) for d, m in pairs]
+    if own:
+        steps.append(Step("own", local or 0, local or 0, share * own))
+    return tuple(steps)
+
+
+def label(facts: Facts, step: Step) -> str:
+    if step.asks == "moment":
+        return "second moment of own numbers"
+    if step.asks == "own":
+        return "squares of own rows"
+    by, mode = facts.modes[step.by].name, facts.modes[step.mode].name
+    return f"residuals by {mode}, times what is known of {by}"
+
+
+def _left_of_features(number: int) -> float:
+    """Variance that white normal features have once they are shortened to the root of their number."""
+    from scipy.special import gammainc
+
+    below = float(gammainc(number / 2 + 1, number / 2))
+    return below + 1 - float(gammainc(number / 2, number / 2)) if number else 1.0
+
+
+def _each(facts: Facts, mode: int) -> float:
+    """Entries of an average level."""
+    return max(1.0, facts.expected_entries / facts.sizes[mode])
+
+
+def _usual_length(turn: Array) -> float:
+    """Length of an average entry's numbers: columns vary by one, and residuals by half of their clip."""
+    columns = (turn.shape[1] - 1) // 2
+    sizes = np.append(np.full(1 + columns, 0.5), np.ones(columns))
+    return float(np.linalg.norm(turn * sizes))
+
+
+def _beginning(inner: Any) -> tuple[BiasRelease, float]:
+    """What the relation's own fit has released of biases and counts, and what it leaves of values."""
+    if isinstance(inner, BiasState):
+        release = inner.release
+        scatter = (
+            release.own.scatter if inner.known.facts.local is not None else inner.known.facts.scatter
+        )
+        return release, scatter
+    if isinstance(inner, MomentsState | AlternatingState):
+        return inner.start, inner.scatter
+    raise SettingError("relations beside others are fitted by 'bias', 'moments' or 'alternating'")
+
+
+def _counts(state: State, mode: int) -> Array:
+    """Entries of each level, as far as is known; equal for a mode that was not asked about."""
+    if state.start is None:
+        raise RuntimeError("counts are known once the relation's own fit is done")
+    counts, size = state.start.counts[mode], state.facts.sizes[mode]
+    if counts is not None:
+        return counts
+    known = [float(each.sum()) for each in state.start.counts if each is not None]
+    return np.full(size, max(known, default=state.facts.expected_entries) / size)
+
+
+def _own_ridge(state: State) -> float:
+    return float(state.inner.known.ridge)
