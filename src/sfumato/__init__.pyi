@@ -81,6 +81,7 @@ from sfumato.solvers.private.biases import PrivateBiases as PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant as PrivateConstant
 from sfumato.solvers.private.gradient.solver import PrivateSGD as PrivateSGD
 from sfumato.solvers.private.input.solver import InputPerturbation as InputPerturbation
+from sfumato.solvers.private.langevin.solver import PrivateLangevin as PrivateLangevin
 from sfumato.solvers.private.moments.solver import PrivateMoments as PrivateMoments
 from sfumato.solvers.private.output import PrivateOutput as PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses as PrivatePasses

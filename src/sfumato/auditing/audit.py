@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -12,14 +12,16 @@ import numpy as np
 
 from sfumato.auditing.attacks import Attack, attacks, honest_scores, rows_of
 from sfumato.auditing.bounds import Counts, epsilon_bound, gaussian_bound, gaussian_distance
+from sfumato.auditing.coupled_subject import RelationNeighbours, RelationSubject
 from sfumato.auditing.likelihood import known_ratio
-from sfumato.auditing.neighbours import Neighbours, neighbours, usual_canaries
+from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.subject import Subject, check_common
 from sfumato.auditing.trials import Runs, Trial, carry_out
 from sfumato.auditing.verdict import Audit, Finding
 from sfumato.checks import as_names, check_count, check_kind, given
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.coupled import Coupled
 from sfumato.fit.completion import Completion
 from sfumato.fit.plan import PrivatePlan
 from sfumato.models.multilinear import Multilinear
@@ -32,8 +34,8 @@ _LEAST_RUNS = 40
 
 
 def audit(
-    estimator: TensorEstimator,
-    data: SparseTensor | Sequence[int | Mode],
+    estimator: TensorEstimator | Coupled,
+    data: SparseTensor | Sequence[int | Mode] | Mapping[str, SparseTensor],
     *,
     runs: int = 1000,
     canaries: Sequence[str] | None = None,
@@ -57,7 +59,8 @@ def audit(
     Parameters
     ----------
     estimator : with ``privacy=...``: the fit to attack. Nothing is charged to its ledger.
-    data : a tensor with bounds, or a public shape, for which data are made up on which canaries show.
+    data : a tensor with bounds, or a public shape, for which data are made up on which canaries show. Of
+        :class:`Coupled` tensors with bounds by name; canaries then are "ratings: least" and the like.
     runs : fits for each canary. The bound cannot exceed about the logarithm of a twentieth of them.
         Decide on their number beforehand: to add runs until something is found is to try again, and
         each try has the error of one.
@@ -76,15 +79,19 @@ def audit(
     for what, parts in given(canaries=canaries, sees=sees).items():
         as_names(what, parts)
     check_kind(str | PathLike | None, "the path of a folder", out=out)
-    subject = Subject.of(estimator, data, bounds, whole_fits=whole_fits)
-    names = list(canaries or usual_canaries(subject.unit))
+    subject: Subject | RelationSubject
+    if isinstance(estimator, Coupled):
+        subject = RelationSubject.of(estimator, data)
+    else:
+        subject = Subject.of(estimator, data, bounds, whole_fits=whole_fits)
+    names = list(canaries or subject.usual_canaries())
     promise = subject.promise(delta)
     error = (1 - confidence) / len(names)
     findings = []
     for name in names:
-        pair = neighbours(subject.tensor, subject.unit, name)
+        pair = subject.pair(name)
         trial = Trial(subject.estimator, pair, None if sees is None else tuple(sees), seed)
-        folder = None if out is None else Path(out) / name
+        folder = None if out is None else Path(out) / name.replace(": ", "-")
         done = 0
 
         def report(more: int, what: str = name) -> None:
@@ -114,7 +121,7 @@ class _Candidate(NamedTuple):
 
 def attacked(
     runs: Runs,
-    pair: Neighbours,
+    pair: Neighbours | RelationNeighbours,
     start: Multilinear | None,
     plan: PrivatePlan[Completion],
     delta: float,
@@ -125,7 +132,8 @@ def attacked(
     """What the strongest attacks find: chosen on the first half of the runs, counted on the second."""
     half = runs["side"].shape[0] // 4 * 2  # even, so that both halves have as many of either side
     learn, judge = rows_of(runs, slice(None, half)), rows_of(runs, slice(half, None))
-    tried = attacks(runs, start, pair.cells, known_ratio(plan, pair, start, runs.keys()))
+    ratio = known_ratio(plan, pair, start, runs.keys()) if isinstance(pair, Neighbours) else None
+    tried = attacks(runs, start, pair.cells, ratio)
     share = error / _FINALISTS
     scored = [(attack, honest_scores(attack, learn)) for attack in tried]
     best = [_best_candidate(attack, scores, learn["side"], delta, share) for attack, scores in scored]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from sfumato.auditing.neighbours import bounds_of, built
+from sfumato.auditing.neighbours import Neighbours, bounds_of, built, neighbours, usual_canaries
 from sfumato.auditing.trials import privacy_of
 from sfumato.auditing.verdict import Promise
 from sfumato.checks import check_count, check_flag, check_seed, check_share, given, wrong
@@ -95,22 +95,33 @@ class Subject:
         return all(isinstance(part, GaussianEvent) for part, _ in flattened(self.plan.event))
 
     def promise(self, delta: float | None) -> Promise:
-        plan, solver, budget = self.plan, self.plan.task.solver, self.privacy.budget
-        own = budget.delta if isinstance(budget, Budget) else 1e-6
-        at = own if delta is None else delta
-        accounted = epsilon_of(plan.event, at)
-        if not isfinite(accounted):
-            raise SettingError(f"nothing is promised at delta = {at:g}: name a larger delta")
-        return Promise(
-            # As it is printed, which may be less than the budget: that is what must not be exceeded.
-            epsilon=float(rounded_up(accounted)),
-            delta=at,
-            accounted=accounted if solver.proven else None,
-            unit=str(self.unit),
-            neighbours=self.unit.neighbours,
-            method=solver.name,
-            proven=solver.proven,
-        )
+        return promised(self.plan, self.privacy, delta)
+
+    def usual_canaries(self) -> list[str]:
+        return list(usual_canaries(self.unit))
+
+    def pair(self, canary: str) -> Neighbours:
+        return neighbours(self.tensor, self.unit, canary)
+
+
+def promised(plan: PrivatePlan[Any], privacy: Privacy, delta: float | None) -> Promise:
+    """What a plan promises, at a delta."""
+    said, budget = plan.task.promise, privacy.budget
+    own = budget.delta if isinstance(budget, Budget) else 1e-6
+    at = own if delta is None else delta
+    accounted = epsilon_of(plan.event, at)
+    if not isfinite(accounted):
+        raise SettingError(f"nothing is promised at delta = {at:g}: name a larger delta")
+    return Promise(
+        # As it is printed, which may be less than the budget: that is what must not be exceeded.
+        epsilon=float(rounded_up(accounted)),
+        delta=at,
+        accounted=accounted if said.proven else None,
+        unit=said.unit,
+        neighbours=said.neighbours,
+        method=said.method,
+        proven=said.proven,
+    )
 
 
 def made_ready(

@@ -17,21 +17,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sfumato.auditing.neighbours import Neighbours
 from sfumato.auditing.views import observed
 from sfumato.data.io.write import replacing
-from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
+from sfumato.estimators.coupled import Coupled
 from sfumato.fit.request import Privacy
 from sfumato.privacy.caveats import without_warnings
 from sfumato.processes import each_done
 from sfumato.solvers.protocol import DivergedError
 from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.auditing.coupled_subject import RelationNeighbours
 
 Runs = Mapping[str, Array]  # by what was seen: one row for each run; "side" says on which neighbour
 Tell = Callable[[int], None]
@@ -47,8 +50,8 @@ class Trial:
     law of secret noise, drawn by the same code. Without one it is drawn as in a real fit.
     """
 
-    estimator: TensorEstimator
-    neighbours: Neighbours
+    estimator: TensorEstimator | Coupled
+    neighbours: Neighbours | RelationNeighbours
     sees: tuple[str, ...] | None = None
     seed: int | None = 0
 
@@ -60,11 +63,9 @@ class Trial:
             files = released(self.estimator, self.neighbours.sides[side], seed)
         except DivergedError:  # whoever waits for the release sees that there is none
             return {"side": side, "form": _DIVERGED}
-        return {"side": side, **observed(files, self._cells, self.sees)}
-
-    @property
-    def _cells(self) -> Array:
-        return self.neighbours.cells
+        pair = self.neighbours
+        relation = None if isinstance(pair, Neighbours) else pair.relation
+        return {"side": side, **observed(files, pair.cells, self.sees, relation)}
 
     def fingerprint(self) -> str:
         """What runs depend on: those of another trial must not be taken for this one's."""
@@ -73,10 +74,11 @@ class Trial:
         digest = hashlib.sha256(_code(kinds))
         digest.update(_in_full((kinds[0].__name__, params)))
         for side in self.neighbours.sides:
-            modes = [(mode.name, mode.size, mode.bin, mode.labels) for mode in side.modes]
-            digest.update(_in_full((modes, side.bounds)))
-            digest.update(side.coordinates.tobytes())
-            digest.update(side.values.tobytes())
+            for name, tensor in side.items() if isinstance(side, Mapping) else [("", side)]:
+                modes = [(mode.name, mode.size, mode.bin, mode.labels) for mode in tensor.modes]
+                digest.update(_in_full((name, modes, tensor.bounds)))
+                digest.update(tensor.coordinates.tobytes())
+                digest.update(tensor.values.tobytes())
         digest.update(repr((self.neighbours.canary, self.sees, self.seed)).encode())
         return digest.hexdigest()
 
@@ -110,13 +112,14 @@ def _in_full(settings: Any) -> bytes:
 
 
 def released(
-    estimator: TensorEstimator, tensor: SparseTensor, noise_seed: int | None
+    estimator: TensorEstimator | Coupled, data: Any, noise_seed: int | None
 ) -> dict[str, bytes]:
     """The files of one release of a fit, with one thread and without a charge to a ledger."""
     privacy = replace(privacy_of(estimator), seed=noise_seed, ledger=None, limit=None)
-    own = copy.copy(estimator).set_params(privacy=privacy, threads=1, progress=None)
+    own: Any = copy.copy(estimator).set_params(privacy=privacy, threads=1, progress=None)
     with without_warnings():
-        return own.fit(tensor).release_files(force=True)
+        files: dict[str, bytes] = own.fit(data).release_files(force=True)
+    return files
 
 
 def seed_from(*numbers: int) -> int:
@@ -219,9 +222,9 @@ def _batch_path(folder: Path, batch: range) -> Path:
     return folder / f"runs-{batch.start:07d}-{batch.stop:07d}.npz"
 
 
-def privacy_of(estimator: TensorEstimator) -> Privacy:
+def privacy_of(estimator: TensorEstimator | Coupled) -> Privacy:
     """The privacy that an estimator promises."""
-    if not isinstance(estimator, TensorEstimator):
+    if not isinstance(estimator, TensorEstimator | Coupled):
         raise SettingError("an audit takes an estimator with privacy=..., such as sf.CP(2, privacy=...)")
     if estimator.privacy is None:
         raise SettingError("this estimator promises no privacy: give it privacy=...")

@@ -46,7 +46,8 @@ class View:
     model: Mapping[str, Any]
 
     @classmethod
-    def of(cls, files: Mapping[str, bytes]) -> View:
+    def of(cls, files: Mapping[str, bytes], relation: str | None = None) -> View:
+        """All of a release; of several relations the parts of one have their plain names."""
         data = files[_TENSORS]
         # A manifest that is one says nothing that the other files do not say.
         others = {name: content for name, content in files.items() if name != MANIFEST}
@@ -58,7 +59,15 @@ class View:
         form = hashlib.sha256(repr((sorted(files), _header(data), words)).encode()).hexdigest()
         # Sorted: safetensors hands arrays out in another order each time.
         parts = {**dict(sorted(load_tensors(data).items())), "texts": np.array(numbers)}
-        return cls(form, parts, json.loads(files[_JSON]))
+        model = json.loads(files[_JSON])
+        if relation is not None:
+            names = [each["name"] for each in model["relations"]]
+            start, model = (
+                f"relation_{names.index(relation)}_",
+                model["relations"][names.index(relation)],
+            )
+            parts = {name.removeprefix(start): part for name, part in parts.items()}
+        return cls(form, parts, model)
 
     @property
     def local(self) -> int | None:
@@ -114,14 +123,18 @@ class View:
 
 
 def observed(
-    files: Mapping[str, bytes], cells: Array, sees: Sequence[str] | None = None
+    files: Mapping[str, bytes],
+    cells: Array,
+    sees: Sequence[str] | None = None,
+    relation: str | None = None,
 ) -> dict[str, Any]:
     """The numbers of a release that an attack on a canary may use, as many for every run.
 
     Rows of the canary's levels and all scalars as they are; of all other numbers a few hundred random
-    sums, the same in every run. ``sees`` limits it to some parts, by name.
+    sums, the same in every run. ``sees`` limits it to some parts, by name. Of several relations the
+    canary's cells are those of one ``relation``.
     """
-    view = View.of(files)
+    view = View.of(files, relation)
     seen = {name: part for name, part in view.parts.items() if sees is None or name in sees}
     if sees is not None and set(sees) - set(view.parts):
         missing, there = sorted(set(sees) - set(view.parts)), ", ".join(view.parts)

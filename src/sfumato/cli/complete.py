@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -131,7 +130,7 @@ def complete(
         estimator, results = _fit(order, entries, test, notes)
         written, remarks = _save(estimator, out, factors, release.force), list[str]()
     else:
-        with _told_of_charges(release.ledger):
+        with release.told():
             estimator, parts = _fit_privately(order, privacy, entries, test, notes)
         written = _save(estimator, out, factors, release.force)
         results, remarks = _compare_private(order, privacy, estimator, parts, notes, as_json)
@@ -184,19 +183,6 @@ def _fit(
             results = compare(rivals, *parts, announce=progress.begin)
         progress.begin(f"{name}: all entries")
         return estimator.fit(tensor), results
-
-
-@contextmanager
-def _told_of_charges(ledger: Path | None) -> Iterator[None]:
-    """Say after Ctrl-C that what was charged by then stands."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if ledger is not None:
-            typer.echo(
-                f"what was charged to {ledger} until now stands: sfumato ledger {ledger}", err=True
-            )
-        raise
 
 
 _Parts = tuple["SparseTensor", "SparseTensor"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,8 +11,18 @@ import typer
 from sfumato.cli import options
 from sfumato.cli.command import command
 from sfumato.cli.common import console, notes_unless, reading
-from sfumato.cli.couple_order import CoupledSolver, CoupleOrder, TableFlags, files_by_name
+from sfumato.cli.couple_order import (
+    CoupledSolver,
+    CoupleOrder,
+    PrivateOrder,
+    TableFlags,
+    check_private_fit,
+    files_by_name,
+)
+from sfumato.cli.couple_promise import CoupledPromise
 from sfumato.cli.options import bins_by_column
+from sfumato.cli.privacy import Spending
+from sfumato.errors import SettingError
 
 DEFAULT_COUPLED_RANK = 5
 
@@ -21,6 +32,9 @@ DEFAULT_COUPLED_RANK = 5
     "sfumato couple ratings.csv friends.csv --modes ratings=user,film friends=user,friend \\",
     "    --value ratings=stars friends=known --absent friends=zero --test ratings=0.2 --out model",
     "sfumato predict model cells.csv --relation ratings",
+    "sfumato couple ratings.csv tags.csv --modes ratings=user,film tags=film,tag \\",
+    "    --value ratings=stars tags=times --bounds ratings=1,5 --public-relation tags \\",
+    "    --epsilon 3 --delta 1e-6 --unit user --labels-are-public --public-units 7000 --out private",
     take_several=(
         "--value",
         "--variable",
@@ -32,6 +46,11 @@ DEFAULT_COUPLED_RANK = 5
         "--dispersion",
         "--duplicates",
         "--test",
+        "--bounds",
+        "--public-relation",
+        "--public-entries",
+        "--public-spread",
+        "--public-step",
     ),
 )
 def couple(
@@ -47,7 +66,11 @@ def couple(
     by_table: TableFlags,
     bin: options.Bins = None,
     rank: Annotated[
-        int | None, typer.Option(help=f"Components; by default {DEFAULT_COUPLED_RANK}.")
+        int | None,
+        typer.Option(
+            help=f"Components; by default {DEFAULT_COUPLED_RANK}, and of a private fit what its plan "
+            "chooses."
+        ),
     ] = None,
     solver: Annotated[
         CoupledSolver, typer.Option(help="How it is fitted.")
@@ -64,6 +87,14 @@ def couple(
     ] = None,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,
+    promise: CoupledPromise,
+    release: Spending,
+    plan_only: Annotated[
+        bool,
+        typer.Option(
+            "--plan-only", help="Say what a private fit would do: nothing is spent or written."
+        ),
+    ] = False,
     factors: options.Factors = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -72,20 +103,38 @@ def couple(
 
     Modes of the same name are the same things: users of one table are users of the other. Settings of a
     table are given by its name, --absent friends=zero; without a name, --absent zero, they are for all
-    tables. Nothing here is private.
+    tables.
+
+    Without --epsilon the result is not private. With it, all tables are fitted within one budget but
+    those of --public-relation, which everyone knows. Name first what you most want to predict: it is
+    fitted last, and takes in what all others say. The folder then holds `release`, which is safe to hand
+    out, and, where rows stay with their owners, `owner`, which is not.
 
     With --test, errors are measured at held-out cells, beside those of a constant and of the table
     fitted by itself: so you see whether the other tables help. Where absent cells are zeros, a share is
-    one of all cells. After a share was held out, the model that is saved is fitted to all entries; cells
-    of a file are never part of a fit.
+    one of all cells. After a share was held out, the model that is saved is fitted to all entries; a
+    private one stays as it is, for a second fit would cost again. At cells of a file errors are measured
+    where no fit has seen them. Errors of a private fit are for you alone, and no guarantee covers them.
     """
-    from sfumato.cli import couple_data, couple_fit
-    from sfumato.report.text import NOT_PRIVATE
-    from sfumato.store import check_destination
+    tables = by_table.tables(files_by_name(files), solver)
+    privacy = promise.settings([table.name for table in tables], release)
+    bins, format = bins_by_column(bin), None if factors is None else factors.value
+    if privacy is not None:
+        from sfumato.cli import couple_private
 
+        check_private_fit(solver, starts, rounds, burn_in)
+        by_table.check_private(tables)
+        bounds = promise.bounds_of([table.name for table in tables])
+        couple_private.carry_out(
+            PrivateOrder(tables, bins, bounds, privacy, rank, seed, threads),
+            couple_private.Wanted(out, release, format, quiet, as_json, plan_only),
+        )
+        return
+    if plan_only:
+        raise SettingError("--plan-only is about private fits: give --epsilon")
     order = CoupleOrder(
-        by_table.tables(files_by_name(files), solver),
-        bins_by_column(bin),
+        tables,
+        bins,
         DEFAULT_COUPLED_RANK if rank is None else rank,
         solver,
         starts,
@@ -94,15 +143,27 @@ def couple(
         seed,
         threads,
     )
+    note = f"{order.name}: the usual rank, as none is given" if rank is None else ""
+    _fit_openly(order, out, format, note, quiet=quiet, as_json=as_json)
+
+
+def _fit_openly(
+    order: CoupleOrder, out: Path, factors: str | None, note: str, *, quiet: bool, as_json: bool
+) -> None:
+    """Fit all tables without privacy, and say what came of it."""
+    from sfumato.cli import couple_data, couple_fit
+    from sfumato.report.text import NOT_PRIVATE
+    from sfumato.store import check_destination
+
     check_destination(out)
     sources = couple_data.find_sources(order)
     notes = notes_unless(quiet)
-    if rank is None:
-        notes.print(f"{order.name}: the usual rank, as none is given")
+    if note:
+        notes.print(note)
     with reading("tables", notes):
         parts = couple_data.divide(order, sources)
     outcome = couple_fit.fit(order, parts, notes)
-    written = couple_fit.save(outcome, out, None if factors is None else factors.value)
+    written = couple_fit.save(outcome, out, factors)
     if as_json:
         typer.echo(json.dumps(couple_fit.to_json(order, parts, outcome, written)))
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.cli.common import columns_of
-from sfumato.cli.couple_order import CoupleOrder, TableOrder
+from sfumato.cli.couple_order import CoupleOrder, PrivateOrder, TableOrder
 from sfumato.data import prepare
 from sfumato.data.cells import labels_in
 from sfumato.data.io.read import read
@@ -39,20 +39,25 @@ class Source:
     bins: Mapping[str, str]
 
     def read(self, file: Path) -> SparseTensor:
-        """The entries of the table, or of a file of cells that is like it."""
+        """The entries of the table, or of a file of cells that is like it; one at each cell."""
+        tensor = self.read_all(file)
+        with _naming(file):
+            return prepare.merge_duplicates(tensor, self.order.duplicates.value)
+
+    def read_all(self, file: Path, bounds: tuple[float, float] | None = None) -> SparseTensor:
+        """The same with all entries that a cell has."""
         tensor = read(
             file,
             self.columns,
             self.order.value,
+            bounds=bounds,
             bins=self.bins,
             variable=self.order.variable,
             separator=self.order.separator,
             date_format=self.order.date_format if self.bins else None,
         )
-        with _naming(file):
-            merged = prepare.merge_duplicates(tensor, self.order.duplicates.value)
-        renamed = zip(merged.modes, self.modes, strict=True)
-        return replace(merged, modes=tuple(replace(mode, name=name) for mode, name in renamed))
+        renamed = zip(tensor.modes, self.modes, strict=True)
+        return replace(tensor, modes=tuple(replace(mode, name=name) for mode, name in renamed))
 
 
 @contextmanager
@@ -64,7 +69,7 @@ def _naming(file: Path) -> Iterator[None]:
         raise type(error)(f"{file}: {error}") from error
 
 
-def find_sources(order: CoupleOrder) -> list[Source]:
+def find_sources(order: CoupleOrder | PrivateOrder) -> list[Source]:
     """The files of all tables; what is missing there is said before any of them is read."""
     sources = [_source(table, order.bins) for table in order.tables]
     for key in order.bins:
@@ -184,7 +189,7 @@ def _test_file(source: Source, file: Path, relation: Relation) -> SparseTensor:
         prepare.check_values(test)
         modes = relation.tensor.modes
         cells = locate(modes, labels_in(test, modes), "no table has it. Leave such cells out")
-    known = _among(cells, relation.tensor.coordinates, relation.tensor.shape)
+    known = among(cells, relation.tensor.coordinates, relation.tensor.shape)
     if known.any():
         raise DataError(
             f"{known.sum():,} of the {test.n_entries:,} cells of {file} are entries of {name!r} too: "
@@ -225,14 +230,14 @@ def _drawn(relation: Relation, share: float, seed: int) -> SparseTensor:
 
 def _less(tensor: SparseTensor, relation: Relation, test: SparseTensor) -> SparseTensor:
     """A table without the cells that are held out: not observed, rather than zero."""
-    held = _among(tensor.coordinates, test.coordinates, tensor.shape)
+    held = among(tensor.coordinates, test.coordinates, tensor.shape)
     kept = tensor.take(~held) if held.any() else tensor
     if relation.absent == "missing":
         return kept
     return _with_cells(kept, test.coordinates, np.full(test.n_entries, np.nan))
 
 
-def _among(cells: NDArray[Any], others: NDArray[Any], shape: Sequence[int]) -> NDArray[np.bool_]:
+def among(cells: NDArray[Any], others: NDArray[Any], shape: Sequence[int]) -> NDArray[np.bool_]:
     """Which cells are among others."""
     together = np.concatenate([cells, others], axis=1)
     numbers, most = np.zeros(together.shape[1], np.int64), 1

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from sfumato.cli.options import Duplicates, ModelName
+from sfumato.errors import SettingError
+
+if TYPE_CHECKING:
+    from sfumato.fit.request import Privacy
 
 _T = TypeVar("_T")
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -84,6 +88,31 @@ class CoupleOrder:
         return f"rank {self.rank}, {self.solver.value}{starts}"
 
 
+@dataclass(frozen=True)
+class PrivateOrder:
+    """What to fit privately to which tables, as asked for on the command line.
+
+    ``bounds`` are those of tables that are protected.
+    """
+
+    tables: tuple[TableOrder, ...]
+    bins: dict[str, str]
+    bounds: dict[str, tuple[float, float]]
+    privacy: Privacy
+    rank: int | None
+    seed: int
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        public = [table for table in self.tables if table.name not in self.bounds]
+        for table in public:
+            if table.test is not None:
+                raise SettingError(
+                    f"{table.name} is public, and no model is made of it: leave --test {table.name}=... "
+                    "out"
+                )
+
+
 # -- settings by table ----------------------------------------------------------------------------
 
 
@@ -104,7 +133,7 @@ def files_by_name(given: Sequence[str]) -> dict[str, Path]:
     return files
 
 
-def _by_table(
+def by_name(
     flag: str,
     given: Sequence[str] | None,
     names: Sequence[str],
@@ -136,7 +165,7 @@ def _by_table(
     return {name: own.get(name, usual) for name in names}
 
 
-def _number(text: str, what: str, low: float, high: float) -> float:
+def number_between(text: str, what: str, low: float, high: float) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -147,12 +176,14 @@ def _number(text: str, what: str, low: float, high: float) -> float:
 
 
 def _divergence(text: str) -> float:
-    return _number(text, "p is a number from 0 to 3: 0 squared error, 1 Kullback-Leibler", 0, 3)
+    return number_between(text, "p is a number from 0 to 3: 0 squared error, 1 Kullback-Leibler", 0, 3)
 
 
 def _dispersion(text: str) -> float | None:
     """A number above zero; None for one that is estimated."""
-    return None if text == "auto" else _number(text, "a number above zero, or auto", 1e-300, 1e300)
+    return (
+        None if text == "auto" else number_between(text, "a number above zero, or auto", 1e-300, 1e300)
+    )
 
 
 def _choice(kind: type[_Choice]) -> Callable[[str], _Choice]:
@@ -178,7 +209,7 @@ def _test(text: str) -> float | Path:
         float(text)
     except ValueError:
         return Path(text)
-    return _number(text, "the share held out lies between 0 and 1", 1e-9, 1 - 1e-9)
+    return number_between(text, "the share held out lies between 0 and 1", 1e-9, 1 - 1e-9)
 
 
 @dataclass(frozen=True)
@@ -264,22 +295,22 @@ class TableFlags:
     def tables(self, files: dict[str, Path], solver: CoupledSolver) -> tuple[TableOrder, ...]:
         """All that is asked for, table by table; whatever is wrong is said before a file is read."""
         names = tuple(files)
-        modes = _by_table("--modes", self.modes, names, None, _names, one_for_all=False)
-        value = _by_table("--value", self.value, names, None, str)
-        variable = _by_table("--variable", self.variable, names, None, str)
-        separator = _by_table("--separator", self.separator, names, None, str)
-        date_format = _by_table("--date-format", self.date_format, names, None, str)
-        absent = _by_table("--absent", self.absent, names, Absent.missing, _choice(Absent))
-        structure = _by_table("--structure", self.structure, names, ModelName.cp, _choice(ModelName))
-        divergence = _by_table("--divergence", self.divergence, names, 1.0, _divergence)
+        modes = by_name("--modes", self.modes, names, None, _names, one_for_all=False)
+        value = by_name("--value", self.value, names, None, str)
+        variable = by_name("--variable", self.variable, names, None, str)
+        separator = by_name("--separator", self.separator, names, None, str)
+        date_format = by_name("--date-format", self.date_format, names, None, str)
+        absent = by_name("--absent", self.absent, names, Absent.missing, _choice(Absent))
+        structure = by_name("--structure", self.structure, names, ModelName.cp, _choice(ModelName))
+        divergence = by_name("--divergence", self.divergence, names, 1.0, _divergence)
         # How noisy numbers are is rarely known; a Poisson law has no such parameter.
         sampled = solver == CoupledSolver.langevin and 0.0 in divergence.values()
         usual = None if sampled else 1.0
-        dispersion = _by_table("--dispersion", self.dispersion, names, usual, _dispersion)
-        duplicates = _by_table(
+        dispersion = by_name("--dispersion", self.dispersion, names, usual, _dispersion)
+        duplicates = by_name(
             "--duplicates", self.duplicates, names, Duplicates.error, _choice(Duplicates)
         )
-        test = _by_table("--test", self.test, names, None, _test, one_for_all=False)
+        test = by_name("--test", self.test, names, None, _test, one_for_all=False)
         return tuple(
             TableOrder(
                 name,
@@ -298,3 +329,41 @@ class TableFlags:
             )
             for name, file in files.items()
         )
+
+    def check_private(self, tables: Sequence[TableOrder]) -> None:
+        """Refuse settings of tables that a private fit does not have."""
+        for flag, given in (("--divergence", self.divergence), ("--dispersion", self.dispersion)):
+            if given:
+                raise SettingError(f"{flag} is for fits without privacy: {_BY_METHOD}")
+        for table in tables:
+            if table.absent == Absent.zero:
+                raise SettingError(
+                    f"absent cells of {table.name!r} are zeros, which a private fit would have to hide "
+                    f"one by one: write the zeros out as entries, and leave --absent {table.name}=zero "
+                    "out"
+                )
+            if table.structure == ModelName.tucker:
+                raise SettingError(
+                    f"private fits of several tables are of CP models: leave --structure "
+                    f"{table.name}=tucker out"
+                )
+
+
+# -- privacy --------------------------------------------------------------------------------------
+
+_BY_METHOD = "a private fit is made by its method, so leave it out, and choose with --method"
+
+
+def check_private_fit(
+    solver: CoupledSolver, starts: int, rounds: int | None, burn_in: int | None
+) -> None:
+    """Refuse settings of a fit that a private one does not have."""
+    given = {
+        "--solver": solver != CoupledSolver.multiplicative,
+        "--starts": starts != 1,
+        "--rounds": rounds is not None,
+        "--burn-in": burn_in is not None,
+    }
+    named = [flag for flag, is_given in given.items() if is_given]
+    if named:
+        raise SettingError(f"{', '.join(named)} is for fits without privacy: {_BY_METHOD}")

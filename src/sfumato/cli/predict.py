@@ -182,8 +182,15 @@ def _check_options(
         )
     if of_tables.relation not in estimator.relations_:
         raise SettingError(f"{folder} has no relation {of_tables.relation!r}; its relations are {names}")
+    private = estimator.guarantee_ is not None
     if own_entries != OwnEntries() or unseen == Unseen.bias:
+        lacks = "takes no own entries" if private else "has neither biases nor rows for own entries"
         raise SettingError(
-            f"{folder} is a coupled model, which has neither biases nor rows for own entries: leave out "
-            "--own, --own-mode, --own-value and --unseen bias"
+            f"{folder} is a coupled model, which {lacks}: leave out --own, --own-mode, --own-value and "
+            "--unseen bias"
+        )
+    if private and (of_tables.reliance or of_tables.interval is not None):
+        raise SettingError(
+            f"{folder} is a private fit, which tells neither reliance, which would count entries, nor "
+            "intervals, whose coverage was not measured: leave out --reliance and --interval"
         )

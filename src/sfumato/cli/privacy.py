@@ -1,8 +1,10 @@
-"""What ``complete`` and ``audit`` are asked for as regards privacy."""
+"""What commands that fit privately are asked for as regards privacy."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -20,108 +22,158 @@ _MOST_LABELS = 10_000_000  # in a range
 
 
 @dataclass(frozen=True)
-class Release:
+class Spending:
     """How what a private fit spends is recorded, and what it may release."""
 
     ledger: options.LedgerFile = None
     ledger_limit: options.LedgerLimit = None
-    tune_rank: options.TuneRank = None
     noise_seed: options.NoiseSeed = None
     sampler: options.SamplerOption = options.SamplerName.sfumato
     force: options.Force = False
 
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Say after Ctrl-C that what was charged by then stands."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.ledger is not None:
+                typer.echo(
+                    f"what was charged to {self.ledger} until now stands: sfumato ledger {self.ledger}",
+                    err=True,
+                )
+            raise
+
 
 @dataclass(frozen=True)
-class Promise:
-    """How private the fit is to be, as asked for on the command line."""
+class Release(Spending):
+    """The same of one table, whose rank may be chosen on the data."""
+
+    tune_rank: options.TuneRank = None
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What is to be protected, within which budget, and what is public: of one table or of several."""
 
     epsilon: options.Epsilon = None
     delta: options.Delta = None
     unit: options.UnitName = None
     max_entries: options.MaxEntries = None
-    method: options.Method = AUTO
-    analysis: options.AnalysisName = Analysis.proven
-    noise: options.NoiseLaw = "auto"
     local: options.Local = "auto"
-    public_entries: options.PublicEntries = None
     public_labels: options.PublicLabels = None
     labels_are_public: options.LabelsArePublic = False
-    public_spread: options.PublicSpread = None
     public_units: options.PublicUnits = None
-    public_step: options.PublicStep = None
 
-    def settings(self, bounds: tuple[float, float] | None, release: Release) -> Privacy | None:
-        """The privacy asked for; whatever is wrong with it is said before the file is read."""
-        from sfumato.fit.request import Privacy
+    def asked(self, release: Spending) -> dict[str, Any]:
+        """Settings of a :class:`Privacy`, without its method and what is public of the tables."""
         from sfumato.privacy.budgets import Budget
-        from sfumato.privacy.units import Public
 
-        if self.epsilon is None:
-            self._refuse_without_epsilon(release)
-            return None
+        delta = self.delta or 0.0
+        if release.ledger_limit is not None and not 0 < release.ledger_limit < inf:
+            raise SettingError(f"--ledger-limit must be a number above zero, got {release.ledger_limit}")
+        return {
+            "epsilon": self.epsilon,
+            "delta": delta,
+            "unit": self.unit,
+            "max_entries": self.max_entries,
+            "local": None if self.local == "none" else self.local,
+            "ledger": release.ledger,
+            "limit": None if release.ledger_limit is None else Budget(release.ledger_limit, delta),
+            "seed": release.noise_seed,
+            "sampler": release.sampler.value,
+        }
+
+    def check_unit(self) -> None:
         if self.unit is None:
             raise SettingError(
                 "--epsilon needs --unit: value, entry, or the mode whose levels are people (--unit user)"
             )
-        if bounds is None:
-            raise SettingError("a private fit needs --bounds LOW HIGH: public ones, not the data's")
-        if not release.force and (self.analysis == Analysis.paper or release.noise_seed is not None):
-            what = "only claimed by the paper" if self.analysis == Analysis.paper else "seeded"
-            raise SettingError(
-                f"a result whose privacy is {what} is not released: leave it out, or say --force"
-            )
-        delta = self.delta or 0.0
-        if release.ledger_limit is not None and not 0 < release.ledger_limit < inf:
-            raise SettingError(f"--ledger-limit must be a number above zero, got {release.ledger_limit}")
-        limit = None if release.ledger_limit is None else Budget(release.ledger_limit, delta)
-        return Privacy(
-            epsilon=self.epsilon,
-            delta=delta,
-            unit=self.unit,
-            max_entries=self.max_entries,
-            method=self.method.value,
-            analysis=self.analysis.value,
-            noise=self.noise,
-            local=None if self.local == "none" else self.local,
-            public=Public(
-                entries=self.public_entries,
-                labels=self._labels(),
-                spread=self.public_spread,
-                units=self.public_units,
-                step=self.public_step,
-            ),
-            ledger=release.ledger,
-            limit=limit,
-            seed=release.noise_seed,
-            sampler=release.sampler.value,
-        )
 
-    def _refuse_without_epsilon(self, release: Release) -> None:
-        given: dict[str, object] = {
+    def given(self, release: Spending) -> dict[str, object]:
+        """What was asked for, by flags; None where it was not."""
+        return {
             "--delta": self.delta,
             "--unit": self.unit,
             "--max-entries": self.max_entries,
             "--ledger": release.ledger,
             "--noise-seed": release.noise_seed,
             "--sampler": None if release.sampler == options.SamplerName.sfumato else release.sampler,
-            "--noise": None if self.noise == "auto" else self.noise,
             "--local": None if self.local == "auto" else self.local,
-            "--public-entries": self.public_entries,
             "--public-labels": self.public_labels,
-            "--public-spread": self.public_spread,
             "--public-units": self.public_units,
-            "--public-step": self.public_step,
             "--labels-are-public": self.labels_are_public or None,
             "--ledger-limit": release.ledger_limit,
             "--force": release.force or None,
         }
-        named = [flag for flag, value in given.items() if value is not None]
-        if named or self.method != AUTO or self.analysis != Analysis.proven:
-            raise SettingError(f"{', '.join(named) or 'a private method'} needs --epsilon")
 
-    def _labels(self) -> dict[Any, list[str] | bool]:
+    def labels(self) -> dict[Any, list[str] | bool]:
         """Those listed in files or as a range; elsewhere the data's, if these are public."""
         return {...: self.labels_are_public, **labels_by_mode(self.public_labels, "--public-labels")}
+
+
+def check_releasable(what: str | None, release: Spending) -> None:
+    """Refuse a result whose privacy is no more than ``what``, unless that is meant."""
+    if what is not None and not release.force:
+        raise SettingError(
+            f"a result whose privacy is {what} is not released: leave it out, or say --force"
+        )
+
+
+def refuse_without_epsilon(given: Mapping[str, object], private_method: bool) -> None:
+    """Refuse what makes sense of private fits alone."""
+    named = [flag for flag, value in given.items() if value is not None]
+    if named or private_method:
+        raise SettingError(f"{', '.join(named) or 'a private method'} needs --epsilon")
+
+
+@dataclass(frozen=True)
+class Promise(Protection):
+    """How private the fit of one table is to be, as asked for on the command line."""
+
+    method: options.Method = AUTO
+    analysis: options.AnalysisName = Analysis.proven
+    noise: options.NoiseLaw = "auto"
+    public_entries: options.PublicEntries = None
+    public_spread: options.PublicSpread = None
+    public_step: options.PublicStep = None
+
+    def settings(self, bounds: tuple[float, float] | None, release: Spending) -> Privacy | None:
+        """The privacy asked for; whatever is wrong with it is said before the file is read."""
+        from sfumato.fit.request import Privacy
+        from sfumato.privacy.units import Public
+
+        printed = self.analysis == Analysis.paper
+        if self.epsilon is None:
+            refuse_without_epsilon(self.given(release), self.method != AUTO or printed)
+            return None
+        self.check_unit()
+        if bounds is None:
+            raise SettingError("a private fit needs --bounds LOW HIGH: public ones, not the data's")
+        seeded = None if release.noise_seed is None else "seeded"
+        check_releasable("only claimed by the paper" if printed else seeded, release)
+        return Privacy(
+            **self.asked(release),
+            method=self.method.value,
+            analysis=self.analysis.value,
+            noise=self.noise,
+            public=Public(
+                entries=self.public_entries,
+                labels=self.labels(),
+                spread=self.public_spread,
+                units=self.public_units,
+                step=self.public_step,
+            ),
+        )
+
+    def given(self, release: Spending) -> dict[str, object]:
+        return {
+            **super().given(release),
+            "--noise": None if self.noise == "auto" else self.noise,
+            "--public-entries": self.public_entries,
+            "--public-spread": self.public_spread,
+            "--public-step": self.public_step,
+        }
 
 
 def labels_by_mode(given: list[str] | None, flag: str) -> dict[str, list[str]]:

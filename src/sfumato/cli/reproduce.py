@@ -156,12 +156,12 @@ def reproduce(
     figure: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3 to 7.7 and 8.2 for ermis."
+            metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3 to 7.15 and 8.2 for ermis."
         ),
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5, 7.2, 7.3, 7.7 for ermis."),
+        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5, 7.1 to 7.8 for ermis."),
     ] = None,
     experiment: Annotated[
         str | None,

@@ -17,9 +17,9 @@ from sfumato.fit.admit import Protected, admit_several
 from sfumato.fit.choose import open_ledger
 from sfumato.fit.completion import carry_out_private
 from sfumato.fit.coupled import (
-    LANGEVIN,
     Relation,
     Structure,
+    by_langevin,
     carry_out_coupled,
     check_relations,
     make_coupled_plan,
@@ -91,13 +91,13 @@ def fit_privately(
     """Fit relations under one promise; one that is alone as :class:`~sfumato.CP` would."""
     tensors, structures = tensors_of(X)
     names = check_relations(privacy, list(tensors))
-    if len(tensors) == 1 and privacy.method != LANGEVIN:
+    if len(tensors) == 1 and not by_langevin(privacy):
         return _alone(names[0], tensors[names[0]], structures[names[0]], privacy, rank, run, progress)
     entropy = privacy.entropy()
     ready = prepared(tensors, structures, privacy, rank, run, entropy)
     warn_of(ready.plan.caveats)
     ledger = open_ledger(privacy, ready.plan.task.unit)
-    if len(names) == 1 and privacy.method != LANGEVIN:
+    if len(names) == 1 and not by_langevin(privacy):
         return _beside_tables(ready, names[0], ledger, entropy, progress)
     chosen = [ready.tensors[name] for name in names]
     made = carry_out_coupled(ready.plan, chosen, ledger, entropy, progress)
@@ -109,7 +109,7 @@ def plan_privately(X: Any, privacy: Privacy, rank: int | None, run: Run) -> Priv
     """What :func:`fit_privately` will do; nothing is drawn or charged."""
     tensors, structures = tensors_of(X)
     (first, *others) = check_relations(privacy, list(tensors))
-    if len(tensors) > 1 or privacy.method == LANGEVIN or others:
+    if len(tensors) > 1 or by_langevin(privacy) or others:
         return prepared(tensors, structures, privacy, rank, run, Entropy(0)).plan
     tensor, kind = tensors[first], Tucker if structures[first] == "tucker" else CP
     own = replace(privacy, public=privacy.public.of_relation(first, several=False))
@@ -133,7 +133,7 @@ def prepared(
     names = check_relations(privacy, list(tensors))
     _check_connected(tensors)
     protected = protections(privacy, tensors, names)
-    admitted = admit_several(tensors, protected, entropy)
+    admitted = admit_several(tensors, protected, privacy.public, entropy)
     relations = [
         Relation(
             name,
@@ -145,7 +145,7 @@ def prepared(
         )
         for name in names
     ]
-    tables = {name: tensor for name, tensor in admitted.items() if name not in names}
+    tables = {name: tensor for name, tensor in tensors.items() if name not in names}
     plan = make_coupled_plan(relations, tables, privacy, run)
     known = {
         name: PrivateRelation(name, admitted[name].modes, admitted[name].bounds, protected[name].local)

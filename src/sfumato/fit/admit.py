@@ -76,7 +76,7 @@ def admit(tensor: SparseTensor, protected: Protected, entropy: Entropy) -> Spars
     check_labels(tensor.modes, protected)
     tensor = _with_public_labels(tensor, public)
     if local is not None and public.units is not None:
-        places = _places(unit, public.units, entropy)
+        places = _places(public.units, entropy)
         tensor = _with_public_number(tensor, local, public.units, places)
     clipped = clip_values(tensor.values, *bounds)
     tensor = tensor.with_values(clipped.astype(tensor.values.dtype), bounds)
@@ -96,28 +96,35 @@ def _bounds_of(tensor: SparseTensor, name: str = "") -> tuple[float, float]:
 
 
 def admit_several(
-    tensors: Mapping[str, SparseTensor], protected: Mapping[str, Protected], entropy: Entropy
+    tensors: Mapping[str, SparseTensor],
+    protected: Mapping[str, Protected],
+    public: Public,
+    entropy: Entropy,
 ) -> dict[str, SparseTensor]:
     """Relations as a private fit may see them, levels of modes of one name numbered alike.
 
-    Those without a :class:`Protected` are public: their labels are found among those of the others, and
-    what has none is left out.
+    ``public`` is what is said of all of them. Those without a :class:`Protected` are public tables,
+    whose labels count wherever labels in the data do.
     """
+    every = list(dict.fromkeys(name for tensor in tensors.values() for name in tensor.mode_names))
+    given = () if isinstance(public.labels, bool) else public.labels
+    unknown = [name for name in given if name not in (*every, ...)]
+    if unknown:
+        raise SettingError(f"public labels name {unknown}, which are no modes")
     for name, how in protected.items():
         _bounds_of(tensors[name], name)
         check_labels(tensors[name].modes, how)
         if isinstance(how.unit, Unit) and how.unit.max_entries is not None:
             raise SettingError("a cap on entries is for one tensor: leave max_entries out")
-    first = next(iter(protected.values()))
-    aligned = _numbered_alike(tensors)
-    admitted = {name: _with_public_labels(tensor, first.public) for name, tensor in aligned.items()}
+    admitted = {name: _with_public_labels(tensor, public) for name, tensor in tensors.items()}
+    admitted = _numbered_alike(admitted)
     owner = _owner_of(tensors, protected)
-    if owner is not None and first.public.units is not None:
-        places = _places(first.unit, first.public.units, entropy)
+    if owner is not None and public.units is not None:
+        places = _places(public.units, entropy)
         for name, tensor in admitted.items():
             if owner in tensor.mode_names:
                 mode = tensor.mode_index(owner)
-                admitted[name] = _with_public_number(tensor, mode, first.public.units, places)
+                admitted[name] = _with_public_number(tensor, mode, public.units, places)
     for name in protected:
         tensor = admitted[name]
         values = clip_values(tensor.values, *_bounds_of(tensor))
@@ -160,7 +167,7 @@ def _united(modes: Sequence[Mode]) -> Mode:
             f"mode {first.name!r} has another number of levels in each relation, and no labels that say "
             "which are the same: give labels, or rename one mode"
         )
-    labels = sorted({str(label) for mode in modes for label in _labels(mode)})
+    labels = sorted({str(label) for mode in modes for label in labels_of(mode)})
     return Mode(first.name, len(labels), np.array(labels, object), first.bin)
 
 
@@ -171,8 +178,8 @@ def _renumbered(tensor: SparseTensor, united: Mapping[str, Mode]) -> SparseTenso
     coordinates = tensor.coordinates.copy()
     for m, (old, new) in enumerate(zip(tensor.modes, modes, strict=True)):
         if old != new:
-            level_of = {str(label): level for level, label in enumerate(_labels(new))}
-            levels = np.array([level_of[str(label)] for label in _labels(old)], np.int32)
+            level_of = {str(label): level for level, label in enumerate(labels_of(new))}
+            levels = np.array([level_of[str(label)] for label in labels_of(old)], np.int32)
             coordinates[m] = levels[coordinates[m]]
     return _ordered(coordinates, tensor.values.copy(), modes, tensor.bounds)
 
@@ -250,7 +257,7 @@ def public_modes(modes: Sequence[Mode], protected: Protected) -> tuple[Mode, ...
 
 def with_labels_of(modes: Sequence[Mode], public: Public) -> Public:
     """The same facts with every label listed: for data that are made up, or only planned for."""
-    return replace(public, labels={mode.name: _labels(mode) for mode in modes}, units=None)
+    return replace(public, labels={mode.name: labels_of(mode) for mode in modes}, units=None)
 
 
 def _units_flag() -> str:
@@ -297,16 +304,14 @@ def _facts_of_presence(modes: Sequence[Mode], protected: Protected) -> list[str]
 # -- owners ---------------------------------------------------------------------------------------
 
 
-def _places(unit: PrivacyUnit, units: int, entropy: Entropy) -> NDArray[np.int64]:
+def _places(units: int, entropy: Entropy) -> NDArray[np.int64]:
     """The places that owners take, in the order of their labels, among as many as there are at most.
 
-    Where a unit is all of an owner's entries, nothing that is released depends on the owner's place.
-    Where it is one entry, rows of owners are parameters under noise, and a newcomer must not shift the
-    others': owners are put at random places, which nobody is told. The places of those who are there in
-    both of two neighbouring data sets then have the same law. Proof: ``proofs/gradient.md``, Sizes.
+    A newcomer must not shift the others: where an entry is the unit, rows of owners are parameters under
+    noise, and of many owners only those at some places are asked how large their rows are. So owners are
+    put at random places, which nobody is told. The places of those who are there in both of two
+    neighbouring data sets then have the same law. Proof: ``proofs/gradient.md``, Sizes.
     """
-    if isinstance(unit, Unit):
-        return np.arange(units)
     return entropy.generator().permutation(units)
 
 
@@ -320,7 +325,7 @@ def _with_public_number(
             f"there are more levels of {mode.name} than the public number, {units:,}: give a larger "
             + _units_flag()
         )
-    names = [str(label) for label in _labels(mode)]
+    names = [str(label) for label in labels_of(mode)]
     nobody = "nobody"
     while any(name.startswith(f"({nobody} ") for name in names):
         nobody += "'"
@@ -348,8 +353,8 @@ def _with_public_labels(tensor: SparseTensor, public: Public) -> SparseTensor:
         modes[m] = _public_mode(mode, public.listed(mode.name))
         # As text, letter by letter: were 7 and 07 to become one level, adding an entry at the one
         # would change the other's.
-        level_of = {str(label): level for level, label in enumerate(_labels(modes[m]))}
-        levels = np.array([level_of.get(str(label), -1) for label in _labels(mode)], np.int32)
+        level_of = {str(label): level for level, label in enumerate(labels_of(modes[m]))}
+        levels = np.array([level_of.get(str(label), -1) for label in labels_of(mode)], np.int32)
         coordinates[m] = levels[coordinates[m]]
     known = (coordinates >= 0).all(axis=0)
     return _ordered(coordinates[:, known], tensor.values[known], modes, tensor.bounds)
@@ -367,7 +372,7 @@ def _ordered(
     return SparseTensor(coordinates, values, tuple(modes), bounds, _checked=True)
 
 
-def _labels(mode: Mode) -> Sequence[object]:
+def labels_of(mode: Mode) -> Sequence[object]:
     return range(mode.size) if mode.labels is None else mode.labels.tolist()
 
 

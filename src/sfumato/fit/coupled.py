@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.fit.admit import Protected, public_facts
+from sfumato.fit.admit import Protected, labels_of, public_facts
 from sfumato.fit.choose import OpenRank, chosen_solver, make_facts
 from sfumato.fit.completion import Completion, draw_all, owner_of, released_of
 from sfumato.fit.loop import Progress
 from sfumato.fit.plan import PrivatePlan, Promise, model_in_words
+from sfumato.fit.planner import multiplier
 from sfumato.fit.public_tables import public_columns
 from sfumato.fit.request import Privacy
 from sfumato.models.several import Several
 from sfumato.models.shape import Kind, Shape, usual_rank
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import CoupledFacts, Facts
 from sfumato.privacy.ledger import Charge, Ledger
@@ -32,8 +36,10 @@ from sfumato.solvers.private.moments.solver import PrivateMoments
 from sfumato.solvers.private.sides.solver import BesideOthers, LevelFeatures
 from sfumato.solvers.protocol import Info, Run
 from sfumato.surface import either, setting
+from sfumato.types import Array
 
 LANGEVIN = "langevin"
+_LOUD = 0.005  # calm of a fit under so much noise that public tables are no reason for more of it
 _TUCKER_RANK = 4  # where none is given
 _BESIDE = ("bias", "moments", "alternating")  # methods that others can add columns to
 
@@ -211,7 +217,7 @@ def make_coupled_plan(
         raise SettingError(
             "the papers' own versions of several relations are made by sfumato reproduce ermis"
         )
-    if privacy.method == LANGEVIN:
+    if by_langevin(privacy):
         return _langevin_plan(relations, tables, privacy, run)
     features = [_features(relation.modes, tables, run) for relation in relations]
     planned = [_planned(relation, privacy) for relation in relations]
@@ -219,6 +225,8 @@ def make_coupled_plan(
     for relation, each in zip(relations, facts, strict=True):
         stated += [f"{line} ({relation.name})" for line in public_facts(each.modes, relation.protected)]
     inner = tuple(each.solver for each in planned)
+    if not _better_pure(planned, features, privacy.budget):
+        inner = tuple(replace(each, pure=False) if hasattr(each, "pure") else each for each in inner)
     task: Any
     if len(relations) == 1:
         solver = BesideOthers(inner[0], features[0])
@@ -250,8 +258,26 @@ def _langevin_plan(
         for relation, part in zip(relations, parts, strict=True)
         for line in public_facts(part.modes, relation.protected)
     )
-    solver = make_langevin(facts, Wish(privacy.budget, privacy.noise))
+    solver = privacy.method
+    if isinstance(solver, str):
+        solver = make_langevin(facts, Wish(privacy.budget, privacy.noise))
     return PrivatePlan(Coupling(solver, facts, stated), privacy.budget, run).calibrated()
+
+
+def by_langevin(privacy: Privacy) -> bool:
+    """Whether all relations are fitted at once by Langevin dynamics."""
+    return LANGEVIN in (privacy.method, getattr(privacy.method, "name", None))
+
+
+def _better_pure(
+    planned: Sequence[_Planned], features: Sequence[tuple[LevelFeatures, ...]], budget: Budget | ZCDP
+) -> bool:
+    """Whether Laplace noise is the better one for all: nothing can be asked about columns then."""
+    if not all(getattr(each.solver, "pure", False) for each in planned):
+        return False
+    if budget.pure or not any(features):
+        return True
+    return max(each.facts.calm(multiplier(budget)) for each in planned) < _LOUD
 
 
 class _Planned(NamedTuple):
@@ -269,9 +295,7 @@ def _facts(relation: Relation) -> Facts:
 
 
 def _planned(relation: Relation, privacy: Privacy) -> _Planned:
-    """A relation's own method, as if it were alone: with Gaussian noise, which adds up over all."""
-    if privacy.budget.pure:
-        raise SettingError("several relations need a delta above zero: name one, such as 1e-6")
+    """A relation's own method, as if it were alone, with noise that adds up over all."""
     facts, own = _facts(relation), replace(privacy, public=relation.protected.public)
     rank = OpenRank(relation.structure.rank)
     solver, facts = chosen_solver(facts, own, privacy.method, rank)
@@ -282,8 +306,6 @@ def _planned(relation: Relation, privacy: Privacy) -> _Planned:
                 f"{LANGEVIN}: the method {privacy.method!r} is for one tensor"
             )
         solver, facts = chosen_solver(facts, own, "bias", rank)
-    if isinstance(solver, PrivateBiases | PrivateMoments):
-        solver = replace(solver, pure=False)
     return _Planned(facts, solver)
 
 
@@ -299,14 +321,28 @@ def _serves(solver: Any, facts: Facts) -> bool:
 def _features(
     modes: Sequence[Mode], tables: Mapping[str, SparseTensor], run: Run
 ) -> tuple[LevelFeatures, ...]:
-    """What public tables say of the levels of some modes."""
+    """What public tables say of the levels of some modes.
+
+    Tables are looked at by themselves, in their own numbering, and only then are their levels found
+    among those of the modes: what is said of one level must not depend on which others there are.
+    """
     names, found = [mode.name for mode in modes], []
     for table in tables.values():
         columns = public_columns(table, run)
         for mode, each in zip(table.modes, columns, strict=True):
             if mode.name in names and each.shape[1]:
-                found.append(LevelFeatures(names.index(mode.name), each))
+                own = modes[names.index(mode.name)]
+                found.append(LevelFeatures(names.index(mode.name), _placed(each, mode, own)))
     return tuple(found)
+
+
+def _placed(columns: Array, mode: Mode, own: Mode) -> Array:
+    """Rows of a table's levels at those of another mode, by their labels; zeros where it has none."""
+    row_of = {str(label): row for row, label in enumerate(labels_of(mode))}
+    rows = np.array([row_of.get(str(label), -1) for label in labels_of(own)])
+    placed = np.zeros((own.size, columns.shape[1]))
+    placed[rows >= 0] = columns[rows[rows >= 0]]
+    return placed
 
 
 # -- carrying out -------------------------------------------------------------------------------------

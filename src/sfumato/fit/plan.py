@@ -18,7 +18,7 @@ from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.caveats import REPORTED_DELTA, caveats
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.events import Composed, Event, GaussianEvent
+from sfumato.privacy.events import Composed, Event, GaussianEvent, PureEvent
 from sfumato.privacy.guarantee import HOLDER_IS_TRUSTED, Guarantee
 from sfumato.privacy.ledger import Charge, Ledger
 from sfumato.privacy.sampling import SAMPLERS
@@ -255,6 +255,9 @@ def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, A
 # -- draws in words -------------------------------------------------------------------------------
 
 
+_CHARGED = "charged"  # what a draw beside others costs, which its share of the budget says
+
+
 def _draws_in_words(charges: tuple[Charge, ...]) -> list[str]:
     drawn: defaultdict[tuple[str, type], list[tuple[Any, float]]] = defaultdict(list)
     for charge, share in zip(charges, _budget_shares(charges), strict=True):
@@ -270,8 +273,10 @@ def _draws_in_words(charges: tuple[Charge, ...]) -> list[str]:
 def _budget_shares(charges: tuple[Charge, ...]) -> list[float]:
     """Share of the budget that each draw takes; zeros where their noise has no common measure."""
     events = [charge.mechanism.event for charge in charges]
-    if all(isinstance(event, GaussianEvent) for event in events):
-        parts = [event.noise_multiplier**-2 for event in events if isinstance(event, GaussianEvent)]
+    if all(isinstance(event, GaussianEvent) or event == PureEvent(0.0) for event in events):
+        parts = [
+            event.noise_multiplier**-2 if isinstance(event, GaussianEvent) else 0.0 for event in events
+        ]
     else:
         parts = [epsilon_of(event, 0.0) for event in events]
     whole = sum(parts)
@@ -283,7 +288,7 @@ def _noise_in_words(first: Any, last: Any) -> str:
     named = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(first).__name__)]
     for part in fields(first):
         begin, end = (getattr(each, part.name) for each in (first, last))
-        if isinstance(begin, Real) and not isinstance(begin, bool):
+        if isinstance(begin, Real) and not isinstance(begin, bool) and part.name != _CHARGED:
             value = f"{begin:.3g}" if begin == end else f"{begin:.3g} to {end:.3g}"
             named.append(f"{part.name.replace('_', ' ')} {value}")
     return ", ".join(named)

@@ -14,7 +14,7 @@ from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.als import ALS
 from sfumato.solvers.private.sides.columns import white
-from sfumato.solvers.private.sides.solver import MOST_FEATURES
+from sfumato.solvers.private.sides.settings import MOST_FEATURES
 from sfumato.solvers.protocol import DivergedError, Run
 from sfumato.types import Array
 
@@ -44,7 +44,7 @@ def public_columns(tensor: SparseTensor, run: Run) -> list[Array]:
 def _where(tensor: SparseTensor, mode: int) -> Array:
     """Leading left singular vectors of the table, times their values, absent cells being zeros."""
     from scipy.sparse import csr_array
-    from scipy.sparse.linalg import svds
+    from scipy.sparse.linalg import ArpackError, svds
 
     others = [m for m in range(tensor.order) if m != mode]
     sizes = [tensor.shape[m] for m in others]
@@ -59,7 +59,9 @@ def _where(tensor: SparseTensor, mode: int) -> Array:
     number = min(_COMPONENTS, min(matrix.shape) - 1)
     if number < 1:
         return np.zeros((tensor.shape[mode], 0))
-    start = np.ones(min(matrix.shape))
-    left, lengths, _ = svds(matrix, number, v0=start)
+    try:
+        left, lengths, _ = svds(matrix, number, v0=np.ones(min(matrix.shape)))
+    except ArpackError:  # numbers that are too large for it
+        return np.zeros((tensor.shape[mode], 0))
     found: Array = left[:, ::-1] * lengths[::-1]
-    return found
+    return found if np.isfinite(found).all() else np.zeros((tensor.shape[mode], 0))

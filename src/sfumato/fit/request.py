@@ -43,7 +43,8 @@ class Privacy:
         ``TensorEntry`` and ``Sample``.
     max_entries : entries (values) of one level that are used (may change); where the unit has a cap.
     method : "auto" (chosen from public numbers), "moments", "alternating", "input", "gradient",
-        "output", "bias", "constant", or a private solver record with settings of your own.
+        "output", "bias", "constant", of several relations also "langevin"; or a private solver record
+        with settings of your own.
     analysis : "proven", or "paper": as printed, marked as claimed.
     noise : the law of the noise where a method has several; "auto" by default.
     local : the mode whose rows stay with their owners and are not released: a mode's name, None
@@ -84,7 +85,7 @@ class Privacy:
             )
         check_kind(str | AnyUnit, "a name or one of the unit types", unit=self.unit)
         check_count(**given(max_entries=self.max_entries))
-        methods = ("auto", *names("private"))
+        methods = ("auto", *names("private"), *names("private coupled"))
         if isinstance(self.method, str) and self.method not in methods:
             raise SettingError(f"there is no method {self.method!r}; there are {', '.join(methods)}")
         record = is_dataclass(self.method) and not isinstance(self.method, type)

@@ -149,6 +149,21 @@ class Laplace(Scaled):
 
 @record
 @dataclass(frozen=True)
+class PureAlongside(Laplace):
+    """Laplace noise of a draw that is made beside others, on data that no unit shares with them.
+
+    As :class:`Alongside`; ``charged`` is the epsilon that this draw raises the largest sum by.
+    """
+
+    charged: float = 0.0
+
+    @property
+    def event(self) -> Event:
+        return PureEvent(self.charged)
+
+
+@record
+@dataclass(frozen=True)
 class VectorLaplace(Scaled):
     """Noise with density proportional to exp(-|n| / s): uniform direction, Gamma length.
 

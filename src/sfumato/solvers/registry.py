@@ -12,12 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from sfumato.errors import SettingError
+from sfumato.surface import either
 
 if TYPE_CHECKING:
     from sfumato.privacy.facts import Facts
     from sfumato.solvers.protocol import PrivateSolver, Wish
 
-Family = Literal["open", "coupled", "private", "as printed"]
+Family = Literal["open", "coupled", "private", "private coupled", "as printed"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Method:
     ----------
     name : what it is asked for by.
     home : its module inside ``sfumato.solvers``; for an open solver the class as well.
-    families : what it is for: single tensors, several that share modes, private fits, papers' claims.
+    families : what it is for: single tensors, several that share modes, private fits of one or of
+        several, papers' claims.
     labels : names that its solvers have in a guarantee.
     joint : whether rows can stay with their owners.
     factors : whether it fits factors, or means and biases alone.
@@ -78,6 +80,7 @@ METHODS = (
     Method("output", "private.output", _PRIVATE, ("output perturbation",)),
     Method("bias", "private.biases", _PRIVATE, ("private biases",), joint=True, factors=False),
     Method("constant", "private.constant", _PRIVATE, ("private constant",), joint=True, factors=False),
+    Method("langevin", "private.langevin.solver", ("private coupled",), ("langevin",), joint=True),
     # Where the first row of a name makes another solver, that one's label has a row of its own.
     Method("gradient", "private.passes", _PRIVATE, ("gradient perturbation, pure passes",)),
     *(
@@ -114,6 +117,11 @@ def solver_class(name: str, family: Family) -> Any:
 def private_solver(name: str, facts: Facts, wish: Wish) -> PrivateSolver[Any]:
     """The solver of a private method, before calibration."""
     row = find(name, "private")
+    if row is None and find(name, "private coupled"):
+        raise SettingError(
+            f"{name!r} is a method for several relations: use "
+            + either('sfumato.Coupled, which takes one too, as fit({"data": tensor})', "sfumato couple")
+        )
     if row is None:
         raise SettingError(f"there is no method {name!r}; there are {', '.join(names('private'))}")
     if wish.law not in row.laws:

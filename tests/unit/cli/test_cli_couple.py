@@ -122,9 +122,9 @@ def test_options_of_a_group_stand_where_the_group_stands():
     assert found == [("f", Columns(["a", "b"], "v"), True)]
 
 
-def test_help_says_that_nothing_is_private_and_ends_with_an_example():
+def test_help_says_what_is_private_and_ends_with_an_example():
     text = run("couple", "--help").stdout
-    assert "Nothing here is private" in " ".join(text.split())
+    assert "Without --epsilon the result is not private" in " ".join(text.split())
     assert text.partition("Example:\n")[2].strip().startswith("sfumato couple ")
 
 
@@ -313,7 +313,7 @@ def test_cells_among_others_on_grids_of_any_size(size):
     cells = rng.integers(size - 5, size, (4, 300))
     others = rng.integers(size - 5, size, (4, 200))
     expected = [tuple(cell) in set(map(tuple, others.T)) for cell in cells.T]
-    found = couple_data._among(cells, others, (size,) * 4)
+    found = couple_data.among(cells, others, (size,) * 4)
     assert found.tolist() == expected
     assert 0 < found.sum() < 300
 
@@ -435,7 +435,7 @@ def test_the_law_of_langevin_follows_the_divergence(files, tmp_path):
         ([*COLUMNS, "--solver", "langevin", "--divergence", "tags=0"], 2, "one divergence for all"),
         ([*COLUMNS, "--solver", "variational", "--dispersion", "2"], 1, "dispersion 1"),
         ([*COLUMNS, "--solver", "als"], 2, "als"),
-        ([*COLUMNS, "--epsilon", "1"], 2, "--epsilon"),
+        ([*COLUMNS, "--epsilon", "1"], 1, "--epsilon needs --unit"),
     ],
 )
 def test_errors_come_before_any_fit_and_leave_nothing(files, tmp_path, monkeypatch, args, code, message):

@@ -280,7 +280,7 @@ def _cross(
         size, scale = np.sqrt(square), 1.0
         if ridge < np.inf:
             scale = 1 / np.sqrt(ridge + weight)
-        if size * scale > most * BELOW_ONE:
+        if not size * scale <= most * BELOW_ONE:  # also where it is no number
             scale = most * BELOW_ONE / size
         for c in range(starts[owner], starts[owner + 1]):
             j = levels[c]
@@ -350,10 +350,12 @@ def _own_numbers(entries: Any, taken: Any, how: Any, first: int, last: int, out:
                     f[k] += (turn[k, 1 + c] * rest + turn[k, 1 + columns + c]) * q[c]
                 square += f[k] * f[k]
             scale = 1.0
-            if square > longest * longest:
+            if not square <= longest * longest:
                 scale = longest / np.sqrt(square)
+            if not np.isfinite(square):
+                scale = 0.0
             for k in range(rank):
-                out[owner, k] += scale * f[k]
+                out[owner, k] += scale * f[k] if scale > 0 else 0.0
         square = 0.0
         for k in range(rank):
             out[owner, k] /= starts[owner + 1] - starts[owner] + ridge

@@ -113,13 +113,15 @@ class Scratch(NamedTuple):
     @classmethod
     def of(cls, holdings: Holdings, walk: Walk, batch: int) -> Scratch:
         rows, most = walk.rows.shape[0], holdings.cells.shape[0]
-        unseen = (np.full(size, -1) for size in (holdings.values.size, rows, rows))
+        seen, about, waiting = (np.full(size, -1) for size in (holdings.values.size, rows, rows))
         return cls(
             np.zeros_like(walk.rows),
             np.zeros_like(walk.rows),
             np.zeros(walk.rows.shape[1]),
             np.zeros(most, np.bool_),
-            *unseen,
+            seen,
+            about,
+            waiting,
             np.zeros((most, batch), np.int64),
             np.zeros(most, np.int64),
             np.zeros(rows, np.int64),

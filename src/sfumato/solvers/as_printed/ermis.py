@@ -265,7 +265,7 @@ class _Chain:
         if not tensors:
             raise SettingError("there has to be a site")
         self.settings, self.stream = settings, np.random.default_rng(seed)
-        self.each = settings.each_pass(np.mean([tensor.n_entries for tensor in tensors]))
+        self.each = settings.each_pass(sum(tensor.n_entries for tensor in tensors) / len(tensors))
         every = [*tensors, *public]
         self.where = _laid_out(every, shared)
         self.holdings = _held(every, self.where, len(public))

@@ -8,6 +8,9 @@ What a unit is charged. A level of a mode is in all relations: their draws add u
 An entry (or a value) is in one relation alone, and is seen through that relation's draws and through
 those that look at two: these of every relation add up to the budget, and what is charged is the largest
 sum so far (:class:`~sfumato.privacy.mechanisms.Alongside`).
+
+Where a budget is so small that Laplace noise is the less, or has no delta, relations are fitted by
+themselves, with nothing to learn from each other under that much noise.
 """
 
 from __future__ import annotations
@@ -26,17 +29,15 @@ from sfumato.models.several import Several
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import CoupledFacts, Facts
 from sfumato.privacy.ledger import Charge
-from sfumato.privacy.mechanisms import Alongside, Gaussian
+from sfumato.privacy.mechanisms import Alongside, Gaussian, Laplace, PureAlongside
 from sfumato.records import record
 from sfumato.sites.several import RelationSites
 from sfumato.solvers.private.sides.columns import white
 from sfumato.solvers.private.sides.queries import OwnSource
+from sfumato.solvers.private.sides.settings import MOST_FEATURES, side_share, side_steps
 from sfumato.solvers.private.sides.solver import (
-    MOST_FEATURES,
     BesideOthers,
     LevelFeatures,
-    side_share,
-    side_steps,
 )
 from sfumato.solvers.private.sides.solver import (
     State as SideState,
@@ -98,9 +99,13 @@ class PrivateCoupled:
     features: tuple[tuple[LevelFeatures, ...], ...]
     noise: float = 1.0
 
-    name: ClassVar[str] = "alternating"
     proven: ClassVar[bool] = True
     always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
+
+    @property
+    def name(self) -> str:
+        inner = dict.fromkeys(each.name for each in self.inner)
+        return f"relations one beside the others, by {' and '.join(inner)}"
 
     @property
     def proof(self) -> str:
@@ -122,10 +127,9 @@ class PrivateCoupled:
             solver.check(facts.parts[part])
             if not solver.adds_up(facts.parts[part]):
                 raise SettingError("several relations are fitted by methods that ask for sums alone")
-            if not all(isinstance(c.mechanism, Gaussian) for c in solver.charges(facts.parts[part])):
-                raise SettingError(
-                    "several relations are fitted with Gaussian noise: name a delta, such as 1e-6"
-                )
+            law = Laplace if self._pure else Gaussian
+            if not all(isinstance(c.mechanism, law) for c in solver.charges(facts.parts[part])):
+                raise SettingError("noise of one law adds up over several relations: choose one method")
 
     def shares(self, facts: CoupledFacts) -> tuple[float, ...]:
         """Of the budget, what the draws of each relation have: those of all, or of each by itself."""
@@ -136,6 +140,15 @@ class PrivateCoupled:
             return tuple(1 / (1 + most) for most in [max(touched)] * number)
         weights = [1.0, *[_SIDE_WEIGHT] * (number - 1)]
         return tuple(weight / sum(weights) for weight in weights)
+
+    @property
+    def _pure(self) -> bool:
+        """Whether all noise is Laplace's: each relation is then fitted by itself."""
+        return all(getattr(each, "pure", False) for each in self.inner)
+
+    def _noise_of(self, facts: CoupledFacts, part: int) -> float:
+        share = self.shares(facts)[part]
+        return self.noise / (share if self._pure else sqrt(share))
 
     def _touched(self, facts: CoupledFacts, part: int) -> float:
         """What questions of other relations look at a relation's entries with, over its own share."""
@@ -153,7 +166,7 @@ class PrivateCoupled:
     def _sources(self, facts: CoupledFacts, part: int) -> list[int]:
         """Relations fitted before in which the owners of this one have entries."""
         mine, order = facts.parts[part], self.order(facts)
-        if mine.local is None:
+        if mine.local is None or self._pure:
             return []
         name = mine.modes[mine.local].name
         before = order[: order.index(part)]
@@ -162,6 +175,8 @@ class PrivateCoupled:
     def _known_modes(self, facts: CoupledFacts, part: int) -> list[int]:
         """Modes of a relation of whose levels something is known when it is fitted."""
         mine, order = facts.parts[part], self.order(facts)
+        if self._pure:
+            return []
         known = [each.mode for each in self.features[part]]
         for v in order[: order.index(part)]:
             theirs = facts.parts[v]
@@ -174,7 +189,7 @@ class PrivateCoupled:
         known, sources = self._known_modes(facts, part), self._sources(facts, part)
         features = tuple(LevelFeatures(mode, np.zeros((0, 0))) for mode in known)
         none = tuple(_no_source(v, facts.parts[v]) for v in sources)
-        noise = self.noise / sqrt(self.shares(facts)[part])
+        noise = self._noise_of(facts, part)
         return BesideOthers(self.inner[part], features, none, part, noise, self._side_share(facts, part))
 
     def draws(self, facts: CoupledFacts) -> tuple[Drawn, ...]:
@@ -232,7 +247,7 @@ class PrivateCoupled:
         """The next relation, beside what is known of those before it."""
         facts = state.facts
         part = self.order(facts)[state.place]
-        noise = self.noise / sqrt(self.shares(facts)[part])
+        noise = self._noise_of(facts, part)
         features = (*self.features[part], *self._released_features(state, part))
         sources = tuple(
             _source(v, facts.parts[v], state.made[v], state.states[v])
@@ -275,7 +290,9 @@ class PrivateCoupled:
 
     def _released_features(self, state: State, part: int) -> list[LevelFeatures]:
         """What was released of the levels of other relations that this one has too."""
-        mine, found = state.facts.parts[part], []
+        mine, found = state.facts.parts[part], list[LevelFeatures]()
+        if self._pure:
+            return found
         for v, made in state.made.items():
             theirs = state.facts.parts[v]
             for n, mode in enumerate(mine.modes):
@@ -293,17 +310,22 @@ class PrivateCoupled:
 def alongside(drawn: tuple[Drawn, ...], relations: int) -> tuple[Charge, ...]:
     """Charges of draws of which a unit is seen through those of its own relation alone.
 
-    Gaussian draws cost 1 / multiplier^2, which add up. Of each relation the sum so far is known; what is
-    charged for a draw is by how much it raises the largest of these sums.
+    Gaussian draws cost 1 / multiplier^2, Laplace ones 1 / multiplier, and either add up. Of each
+    relation the sum so far is known; what is charged for a draw is by how much it raises the largest.
     """
     spent, charged, charges = [0.0] * relations, 0.0, []
     for each in drawn:
-        multiplier = each.charge.mechanism.noise_multiplier  # type: ignore[attr-defined]
+        mechanism: Any = each.charge.mechanism
+        multiplier, pure = mechanism.noise_multiplier, isinstance(mechanism, Laplace)
         for part in each.concerns:
-            spent[part] += multiplier**-2
+            spent[part] += 1 / multiplier if pure else multiplier**-2
         raised, charged = max(spent) - charged, max(spent)
-        cost = raised**-0.5 if raised > 0 else inf
-        charges.append(Charge(each.charge.label, Alongside(multiplier, cost)))
+        made: Alongside | PureAlongside
+        if pure:
+            made = PureAlongside(multiplier, charged=max(raised, 0.0))
+        else:
+            made = Alongside(multiplier, raised**-0.5 if raised > 0 else inf)
+        charges.append(Charge(each.charge.label, made))
     return tuple(charges)
 
 

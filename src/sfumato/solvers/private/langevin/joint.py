@@ -106,7 +106,7 @@ class Joint:
 
     @property
     def n_biases(self) -> int:
-        return self.bias_spans[-1][-1].stop
+        return int(self.bias_spans[-1][-1].stop)
 
     def having(self, block: int) -> Iterator[tuple[int, int]]:
         """Relations that have a mode, and where."""

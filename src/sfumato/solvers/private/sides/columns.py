@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.models.multilinear import CPModel, Multilinear
 from sfumato.models.own_prior import OwnPrior, Pull, RowNoise
 from sfumato.solvers.private.shrinkage import shrunk
 from sfumato.types import Array
@@ -89,22 +89,11 @@ def whitening(moment: Array, error: float, most: int) -> Array:
 
 
 def extended(model: Multilinear, blocks: Sequence[Sequence[Array]]) -> Multilinear:
-    """The model with further components: each block has an array of columns for every mode.
-
-    A Tucker model's core gets them on its diagonal.
-    """
+    """The CP model with further components: each block has an array of columns for every mode."""
     factors = [
         np.hstack([factor, *(block[m] for block in blocks)]) for m, factor in enumerate(model.factors)
     ]
-    biases = model.mode_biases
-    if isinstance(model, CPModel):
-        return CPModel.from_factors(factors, mean=model.mean, biases=biases)
-    ranks = tuple(factor.shape[1] for factor in factors)
-    core = np.zeros(ranks)
-    core[tuple(slice(rank) for rank in model.ranks)] = model.core
-    for c in range(ranks[0] - model.ranks[0]):
-        core[tuple(rank + c for rank in model.ranks)] = 1.0
-    return TuckerModel.from_factors(factors, core, mean=model.mean, biases=biases)
+    return CPModel.from_factors(factors, mean=model.mean, biases=model.mode_biases)
 
 
 def extended_prior(

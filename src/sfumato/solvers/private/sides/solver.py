@@ -17,29 +17,24 @@ and the known noise; how far own rows go along with what is expected of them is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, sqrt
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sfumato.data.tensor import passing_times
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
-from sfumato.privacy.units import UnitValues
 from sfumato.records import record
-from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.alternating.state import State as AlternatingState
 from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
 from sfumato.solvers.private.known import Known
-from sfumato.solvers.private.moments.settings import level_weights, share_of_biases
-from sfumato.solvers.private.moments.solver import PrivateMoments
+from sfumato.solvers.private.moments.settings import level_weights
 from sfumato.solvers.private.moments.state import State as MomentsState
 from sfumato.solvers.private.sides.columns import (
     extended,
@@ -56,30 +51,36 @@ from sfumato.solvers.private.sides.queries import (
     OwnSource,
     shortened,
 )
+from sfumato.solvers.private.sides.settings import (
+    CLIP,
+    GAIN,
+    GROUPS,
+    LEAST_FEATURES,
+    LENGTH,
+    LONGEST,
+    MOST_FEATURES,
+    MOST_STRENGTH,
+    OWN_GAIN,
+    OWN_LENGTH,
+    OWN_VARIANCE,
+    POWER,
+    RAW_REACH,
+    REACH,
+    RIDGE,
+    SLOPE_VARIANCE,
+    UNIT_CLIP,
+    UNIT_GAIN,
+    UNIT_LENGTH,
+    UNIT_RIDGE,
+    WORTH,
+    Step,
+    label,
+    side_share,
+    side_steps,
+)
 from sfumato.solvers.private.squares import read_squares
 from sfumato.solvers.protocol import Finished, Info, PrivateQuery, PrivateSolver, Run
 from sfumato.types import Array
-
-# Chosen on invented data of several shapes.
-_SHARE = 0.07  # of the budget, for what is asked about side columns
-_BARE_SHARE, _MOST_SHARE = 0.3, 0.5  # the same where biases are all that is fitted besides
-_MOMENT_SHARE, _OWN_SHARE = 0.2, 0.15  # of that
-_CLIP, _UNIT_CLIP = 1.2, 2.0  # of residuals, over their deviation
-_UNIT_LENGTH, _LENGTH = 0.6, 0.8  # that an owner's residuals are shortened to, over what is usual
-_REACH = 1.0  # of features, over the root of their number: the length that white ones have on average
-_POWER = 0.2  # variance that all columns of a mode explain together, over that of residuals
-# What clipping leaves of the sums: of residuals, of them shortened by owner, and of units'.
-_GAIN, _OWN_GAIN, _UNIT_GAIN = 0.77, 0.6, 0.64
-_RIDGE, _UNIT_RIDGE = 20.0, 5.0  # entries that an owner's numbers of zero count as much as
-_OWN_VARIANCE = 0.3  # of own rows about what is expected of them, over the variance of that
-_SLOPE_VARIANCE = 1 / 80  # of own slopes on features, over the variance of what is left
-_OWN_LENGTH = 0.45  # that an owner's squares are shortened to, over what they are if all are as expected
-_LONGEST = 1.2  # what one entry's numbers are shortened to, over what would be usual
-_RAW_REACH = 0.2  # of own numbers before they are white, over the root of their number
-_GROUPS = ("expected", "slopes")  # columns that own rows are expected to have, and features themselves
-_MOST_STRENGTH = 2.0  # of what is expected
-_LEAST_FEATURES, MOST_FEATURES = 2, 8  # of a mode, or of owners
-_WORTH = 0.7  # noise in a column, over the deviation of residuals, times the number of columns
 
 
 @record
@@ -89,15 +90,6 @@ class LevelFeatures:
 
     mode: int
     columns: Array
-
-
-class Step(NamedTuple):
-    """One draw after the relation's own: a question, about which modes, and its share of the budget."""
-
-    asks: Literal["moment", "cross", "own"]
-    by: int
-    mode: int
-    share: float
 
 
 class Block(NamedTuple):
@@ -148,9 +140,12 @@ class BesideOthers:
     noise: float = 1.0
     share: float | None = None
 
-    name: ClassVar[str] = "alternating"
     proven: ClassVar[bool] = True
     always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
+
+    @property
+    def name(self) -> str:
+        return f"{self.inner.name}, beside public tables"
 
     @property
     def proof(self) -> str:
@@ -175,6 +170,8 @@ class BesideOthers:
 
     def steps(self, facts: Facts) -> tuple[Step, ...]:
         """What is asked after the relation's own fit."""
+        if getattr(self.inner, "pure", False):  # Laplace noise does not suit sums over many levels
+            return ()
         share = side_share(self.inner, facts, self.noise) if self.share is None else self.share
         return side_steps(facts, [each.mode for each in self.features], bool(self.sources), share)
 
@@ -255,9 +252,9 @@ class BesideOthers:
             turn = np.zeros((source.size, source.size))
             np.fill_diagonal(turn, 1.0)
             turns.append(turn)
-        longest = _LONGEST * max(_usual_length(turn) for turn in turns)
-        ridge = _UNIT_RIDGE if state.facts.whole_units else _RIDGE
-        return OwnNumbers(self.sources, tuple(turns), longest, ridge, _RAW_REACH * sqrt(size))
+        longest = LONGEST * max(_usual_length(turn) for turn in turns)
+        ridge = UNIT_RIDGE if state.facts.whole_units else RIDGE
+        return OwnNumbers(self.sources, tuple(turns), longest, ridge, RAW_REACH * sqrt(size))
 
     def _white_numbers(self, state: State, noisy: Noisy) -> OwnNumbers:
         """Own numbers in coordinates in which they are white, as far as the released moment tells."""
@@ -273,22 +270,22 @@ class BesideOthers:
         for begin, end in pairwise(ends):
             turns.append(whitening(moment[begin:end, begin:end], error, max(1, most)))
         number = max(1, sum(turn.shape[0] for turn in turns))
-        reach, longest = _REACH * sqrt(number), inf
+        reach, longest = REACH * sqrt(number), inf
         if not facts.whole_units:  # an entry there then moves sums here by no more than one here does
-            longest = _CLIP * reach * (1 + raw.ridge) / (_LENGTH * sqrt(_each(facts, facts.local or 0)))
+            longest = CLIP * reach * (1 + raw.ridge) / (LENGTH * sqrt(_each(facts, facts.local or 0)))
         return OwnNumbers(self.sources, tuple(turns), longest, raw.ridge, reach)
 
     # -- columns ----------------------------------------------------------------------------------
 
     def _cross_query(self, state: State, step: Step) -> CrossQuery:
         facts, own = state.facts, self._features_of(state, step.by) is None
-        counts, clip = _counts(state, step.mode), _CLIP * sqrt(state.scatter)
+        counts, clip = _counts(state, step.mode), CLIP * sqrt(state.scatter)
         weights, ridge, length = np.ones(facts.sizes[step.mode]), inf, inf
         if facts.whole_units:
             weights, ridge = level_weights(counts), _own_ridge(state)
-            clip, length = _UNIT_CLIP * sqrt(state.scatter), _UNIT_LENGTH * sqrt(state.scatter)
+            clip, length = UNIT_CLIP * sqrt(state.scatter), UNIT_LENGTH * sqrt(state.scatter)
         elif own:
-            length = _LENGTH * sqrt(state.scatter * _each(facts, step.by))
+            length = LENGTH * sqrt(state.scatter * _each(facts, step.by))
         features = self._features_of(state, step.by)
         width = self._width(state, features)
         return CrossQuery(
@@ -300,7 +297,7 @@ class BesideOthers:
             clip,
             ridge,
             length,
-            _REACH * sqrt(width),
+            REACH * sqrt(width),
             weights,
             features,
             state.numbers if own else None,
@@ -319,12 +316,12 @@ class BesideOthers:
         noise, known = 0.0, Known(facts, self.noise, False)
         for step in self.steps(facts):
             if step.asks == "cross":
-                length = _UNIT_LENGTH if facts.whole_units else _CLIP
+                length = UNIT_LENGTH if facts.whole_units else CLIP
                 deviation = (
-                    self.noise / sqrt(step.share) * length / (_GAIN * known.likely_count(step.mode))
+                    self.noise / sqrt(step.share) * length / (GAIN * known.likely_count(step.mode))
                 )
                 noise = max(noise, deviation)
-        return int(np.clip(round(_WORTH / max(noise, 1e-9)), _LEAST_FEATURES, MOST_FEATURES))
+        return int(np.clip(round(WORTH / max(noise, 1e-9)), LEAST_FEATURES, MOST_FEATURES))
 
     def _width(self, state: State, features: Array | None) -> int:
         if features is not None:
@@ -334,14 +331,14 @@ class BesideOthers:
 
     def _block(self, state: State, step: Step, noisy: Noisy) -> Block:
         facts, query = state.facts, self._cross_query(state, step)
-        gain = _UNIT_GAIN if facts.whole_units else _GAIN if query.own is None else _OWN_GAIN
+        gain = UNIT_GAIN if facts.whole_units else GAIN if query.own is None else OWN_GAIN
         counts = _counts(state, step.mode) * gain * _left_of_features(noisy.values.shape[1])
         sums = noisy.values / query.weights[:, None]
         noise = (noisy.deviation / query.weights) ** 2
         told = [each.columns for each in self.features if each.mode == step.mode]
         scatter = state.scatter * entry_weight(state.inner.known, _counts(state, step.mode))
         known = np.hstack(told) if told else None
-        assumed = _POWER * state.scatter / max(1, sums.shape[1])
+        assumed = POWER * state.scatter / max(1, sums.shape[1])
         learnt = learnt_columns(sums, noise, np.maximum(counts, 1e-6), scatter, assumed, known)
         return Block(step.by, step.mode, query.columns, learnt.means, learnt.doubts)
 
@@ -354,7 +351,7 @@ class BesideOthers:
         facts, local = state.facts, state.facts.local
         model, prior = state.made.model, state.made.own_prior
         blocks = list(state.blocks)
-        if local is not None:
+        if local is not None and facts.shape.kind == "cp":
             slopes = [each for each in self.features if each.mode != local and each.columns.size]
             blocks += [
                 Block(local, each.mode, None, each.columns, np.zeros(each.columns.shape[0]))
@@ -377,8 +374,8 @@ class BesideOthers:
 
     def _precision(self, state: State, expected: bool) -> float:
         if expected:
-            return 1 / (_OWN_VARIANCE * state.variances[0])
-        return 1 / (_SLOPE_VARIANCE * state.scatter * state.variances[1])
+            return 1 / (OWN_VARIANCE * state.variances[0])
+        return 1 / (SLOPE_VARIANCE * state.scatter * state.variances[1])
 
     def _as_factors(self, facts: Facts, block: Block) -> list[Array]:
         number, factors = block.columns.shape[1], []
@@ -400,7 +397,7 @@ class BesideOthers:
         at, times = state.made.model.ranks[state.facts.local], len(state.blocks)
         features = self._features_of(state, state.facts.local)
         if features is not None:
-            features = shortened(features, _REACH * sqrt(self._width(state, features)))
+            features = shortened(features, REACH * sqrt(self._width(state, features)))
         return OwnMeans(at, times, state.strength, features, state.numbers)
 
     def _own_query(self, state: State) -> OwnSideQuery:
@@ -409,68 +406,19 @@ class BesideOthers:
             raise RuntimeError("there are no own rows to be asked about")
         first = state.made.model.ranks[prior.mode]
         expected = sum(block.columns.shape[1] for block in state.blocks)
-        groups = np.full(prior.precisions.shape[0], len(_GROUPS))
+        groups = np.full(prior.precisions.shape[0], len(GROUPS))
         groups[first : first + expected] = 0
         groups[first + expected :] = 1
-        length = _OWN_LENGTH * sqrt(3 * len(_GROUPS))
+        length = OWN_LENGTH * sqrt(3 * len(GROUPS))
         means = self.own_means(state)
         return OwnSideQuery(state.facts, self.part, model, prior, means, groups, length)
 
     def _with_scales(self, state: State, noisy: Noisy) -> State:
         owners = state.facts.sizes[state.facts.local or 0]
         found = read_squares(noisy, owners, 1.0)
-        strength = float(np.clip(found.pulls[0], 0.0, _MOST_STRENGTH))
-        first, second = (float(each) for each in found.variances[: len(_GROUPS)])
+        strength = float(np.clip(found.pulls[0], 0.0, MOST_STRENGTH))
+        first, second = (float(each) for each in found.variances[: len(GROUPS)])
         return replace(state, variances=(first, second), strength=strength)
-
-
-# -- settings ------------------------------------------------------------------------------------------
-
-
-def side_share(inner: Any, facts: Facts, noise: float) -> float:
-    """Of the budget: what a relation's own fit can spare for columns from others.
-
-    Where biases are all that is fitted, as much as they do not need to be about as good.
-    """
-    bare = not (isinstance(inner, PrivateMoments) and inner.has_columns(facts))
-    if isinstance(inner, PrivateAlternating) or not bare:
-        return _SHARE
-    return min(_MOST_SHARE, max(_BARE_SHARE, 1 - share_of_biases(facts, noise)))
-
-
-def side_steps(facts: Facts, features: Sequence[int], sources: bool, share: float) -> tuple[Step, ...]:
-    """What is asked of a relation beside its own fit, where these modes have features."""
-    if isinstance(facts.unit, UnitValues):
-        return ()
-    local, times = facts.local, passing_times(facts.modes)
-    modes = [m for m, size in enumerate(facts.sizes) if m != local and not times[m] and size > 1]
-    steps: list[Step] = []
-    if local is not None and (sources or local in features):
-        pairs = [(local, m) for m in modes]
-    elif local is None and facts.unit_mode is None:
-        pairs = [(d, m) for d in dict.fromkeys(features) for m in modes if m != d]
-    else:
-        pairs = []
-    slopes = local is not None and any(mode != local for mode in features)
-    own = _OWN_SHARE if local is not None and (pairs or slopes) else 0.0
-    moment = _MOMENT_SHARE if sources and pairs else 0.0
-    if moment:
-        steps.append(Step("moment", local or 0, local or 0, share * moment))
-    whole = sum(sqrt(facts.sizes[m]) for _, m in pairs)
-    rest = share * (1 - own - moment)
-    steps += [Step("cross", d, m, rest * sqrt(facts.sizes[m]) / whole) for d, m in pairs]
-    if own:
-        steps.append(Step("own", local or 0, local or 0, share * own))
-    return tuple(steps)
-
-
-def label(facts: Facts, step: Step) -> str:
-    if step.asks == "moment":
-        return "second moment of own numbers"
-    if step.asks == "own":
-        return "squares of own rows"
-    by, mode = facts.modes[step.by].name, facts.modes[step.mode].name
-    return f"residuals by {mode}, times what is known of {by}"
 
 
 def _left_of_features(number: int) -> float:
