@@ -21,6 +21,7 @@ PARTS = (
     "private_speed",
     "power",
     "coupled",
+    "coupled_private",
     "memory",
     "shards",
     "scaling",

@@ -31,6 +31,7 @@ from sfumato.records import record
 from sfumato.sites.several import RelationSites
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import PrivateBiases
+from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.coupled import PrivateCoupled
 from sfumato.solvers.private.moments.solver import PrivateMoments
 from sfumato.solvers.private.sides.solver import BesideOthers, LevelFeatures
@@ -39,9 +40,11 @@ from sfumato.surface import either, setting
 from sfumato.types import Array
 
 LANGEVIN = "langevin"
-_LOUD = 0.005  # calm of a fit under so much noise that public tables are no reason for more of it
+# Calm of fits under so much noise that what tables tell each other is no reason for more of it: beside
+# public tables, and without.
+_LOUD, _LOUD_APART = 0.005, 0.03
 _TUCKER_RANK = 4  # where none is given
-_BESIDE = ("bias", "moments", "alternating")  # methods that others can add columns to
+_BESIDE = ("bias", "moments", "alternating", "constant")  # methods of one relation beside others
 
 
 class Structure(NamedTuple):
@@ -275,9 +278,8 @@ def _better_pure(
     """Whether Laplace noise is the better one for all: nothing can be asked about columns then."""
     if not all(getattr(each.solver, "pure", False) for each in planned):
         return False
-    if budget.pure or not any(features):
-        return True
-    return max(each.facts.calm(multiplier(budget)) for each in planned) < _LOUD
+    loud = _LOUD if any(features) else _LOUD_APART
+    return budget.pure or max(each.facts.calm(multiplier(budget)) for each in planned) < loud
 
 
 class _Planned(NamedTuple):
@@ -312,7 +314,7 @@ def _planned(relation: Relation, privacy: Privacy) -> _Planned:
 def _serves(solver: Any, facts: Facts) -> bool:
     from sfumato.solvers.private.alternating.solver import PrivateAlternating
 
-    if isinstance(solver, PrivateBiases | PrivateMoments):
+    if isinstance(solver, PrivateBiases | PrivateMoments | PrivateConstant):
         return True
     gaussian = (isinstance(c.mechanism, Gaussian) for c in solver.charges(facts))
     return isinstance(solver, PrivateAlternating) and all(gaussian)

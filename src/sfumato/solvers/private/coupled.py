@@ -32,6 +32,7 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Alongside, Gaussian, Laplace, PureAlongside
 from sfumato.records import record
 from sfumato.sites.several import RelationSites
+from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.sides.columns import white
 from sfumato.solvers.private.sides.queries import OwnSource
 from sfumato.solvers.private.sides.settings import MOST_FEATURES, side_share, side_steps
@@ -170,7 +171,8 @@ class PrivateCoupled:
             return []
         name = mine.modes[mine.local].name
         before = order[: order.index(part)]
-        return [v for v in before if _owner(facts.parts[v]) == name]
+        told = [v for v in before if not isinstance(self.inner[v], PrivateConstant)]
+        return [v for v in told if _owner(facts.parts[v]) == name]
 
     def _known_modes(self, facts: CoupledFacts, part: int) -> list[int]:
         """Modes of a relation of whose levels something is known when it is fitted."""
@@ -179,6 +181,8 @@ class PrivateCoupled:
             return []
         known = [each.mode for each in self.features[part]]
         for v in order[: order.index(part)]:
+            if isinstance(self.inner[v], PrivateConstant):
+                continue
             theirs = facts.parts[v]
             names = {m.name for n, m in enumerate(theirs.modes) if n != theirs.local}
             known += [n for n, m in enumerate(mine.modes) if m.name in names and n != mine.local]
@@ -294,6 +298,8 @@ class PrivateCoupled:
         if self._pure:
             return found
         for v, made in state.made.items():
+            if isinstance(self.inner[v], PrivateConstant):
+                continue
             theirs = state.facts.parts[v]
             for n, mode in enumerate(mine.modes):
                 names = [m.name for m in theirs.modes]

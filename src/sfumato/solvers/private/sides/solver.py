@@ -33,6 +33,7 @@ from sfumato.privacy.mechanisms import Gaussian, Noisy
 from sfumato.records import record
 from sfumato.solvers.private.alternating.state import State as AlternatingState
 from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
+from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.settings import level_weights
 from sfumato.solvers.private.moments.state import State as MomentsState
@@ -170,7 +171,9 @@ class BesideOthers:
 
     def steps(self, facts: Facts) -> tuple[Step, ...]:
         """What is asked after the relation's own fit."""
-        if getattr(self.inner, "pure", False):  # Laplace noise does not suit sums over many levels
+        # Laplace noise does not suit sums over many levels; and where a constant is all that noise
+        # leaves, nothing else is to be had.
+        if getattr(self.inner, "pure", False) or isinstance(self.inner, PrivateConstant):
             return ()
         share = side_share(self.inner, facts, self.noise) if self.share is None else self.share
         return side_steps(facts, [each.mode for each in self.features], bool(self.sources), share)
@@ -234,6 +237,8 @@ class BesideOthers:
         if state.done < self._first(state.facts):
             return state
         made = self._own(state.facts).finish(state.inner)
+        if isinstance(self.inner, PrivateConstant):
+            return replace(state, made=made)
         start, scatter = _beginning(state.inner)
         return replace(state, made=made, start=start, scatter=scatter)
 
