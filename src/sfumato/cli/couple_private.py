@@ -36,7 +36,7 @@ from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.completion import CP, Biases
 from sfumato.estimators.coupled import Coupled
 from sfumato.fit.admit import check_labels
-from sfumato.fit.coupled import by_langevin, protections
+from sfumato.fit.coupled import at_once, protections
 from sfumato.fit.request import Privacy
 from sfumato.metrics import rmse
 from sfumato.privacy.caveats import without_warnings
@@ -261,7 +261,7 @@ def _own_privacy(order: PrivateOrder, train: Mapping[str, SparseTensor], name: s
         max_entries=None,
         public=protected.public,
         local=None if local is None else train[name].mode_names[local],
-        method="auto" if by_langevin(privacy) else privacy.method,
+        method="auto" if at_once(privacy) else privacy.method,
         ledger=None,
         limit=None,
     )

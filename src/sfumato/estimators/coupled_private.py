@@ -19,7 +19,7 @@ from sfumato.fit.completion import carry_out_private
 from sfumato.fit.coupled import (
     Relation,
     Structure,
-    by_langevin,
+    at_once,
     carry_out_coupled,
     check_relations,
     make_coupled_plan,
@@ -91,13 +91,13 @@ def fit_privately(
     """Fit relations under one promise; one that is alone as :class:`~sfumato.CP` would."""
     tensors, structures = tensors_of(X)
     names = check_relations(privacy, list(tensors))
-    if len(tensors) == 1 and not by_langevin(privacy):
+    if len(tensors) == 1 and not at_once(privacy):
         return _alone(names[0], tensors[names[0]], structures[names[0]], privacy, rank, run, progress)
     entropy = privacy.entropy()
     ready = prepared(tensors, structures, privacy, rank, run, entropy)
     warn_of(ready.plan.caveats)
     ledger = open_ledger(privacy, ready.plan.task.unit)
-    if len(names) == 1 and not by_langevin(privacy):
+    if len(names) == 1 and not at_once(privacy):
         return _beside_tables(ready, names[0], ledger, entropy, progress)
     chosen = [ready.tensors[name] for name in names]
     made = carry_out_coupled(ready.plan, chosen, ledger, entropy, progress)
@@ -109,7 +109,7 @@ def plan_privately(X: Any, privacy: Privacy, rank: int | None, run: Run) -> Priv
     """What :func:`fit_privately` will do; nothing is drawn or charged."""
     tensors, structures = tensors_of(X)
     (first, *others) = check_relations(privacy, list(tensors))
-    if len(tensors) > 1 or by_langevin(privacy) or others:
+    if len(tensors) > 1 or at_once(privacy) or others:
         return prepared(tensors, structures, privacy, rank, run, Entropy(0)).plan
     tensor, kind = tensors[first], Tucker if structures[first] == "tucker" else CP
     own = replace(privacy, public=privacy.public.of_relation(first, several=False))

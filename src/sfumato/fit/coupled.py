@@ -29,6 +29,7 @@ from sfumato.privacy.mechanisms import Gaussian
 from sfumato.privacy.units import PrivacyUnit, Unit, parse_unit
 from sfumato.records import record
 from sfumato.sites.several import RelationSites
+from sfumato.solvers import registry
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant
@@ -57,12 +58,12 @@ class Structure(NamedTuple):
 # -- what is protected ----------------------------------------------------------------------------
 
 
-def check_relations(privacy: Privacy, names: Sequence[str]) -> tuple[str, ...]:
+def check_relations(privacy: Privacy, given: Sequence[str]) -> tuple[str, ...]:
     """The relations that are protected, of all; at least one."""
-    unknown = sorted(set(privacy.public.relations) - set(names))
+    unknown = sorted(set(privacy.public.relations) - set(given))
     if unknown:
-        raise SettingError(f"public relations name {unknown}, but there are {', '.join(names)}")
-    known = [name for name in names if privacy.public.relations.get(name) is not True]
+        raise SettingError(f"public relations name {unknown}, but there are {', '.join(given)}")
+    known = [name for name in given if privacy.public.relations.get(name) is not True]
     if not known:
         raise SettingError("all relations are declared public: there is nothing to protect")
     return tuple(known)
@@ -216,12 +217,8 @@ def make_coupled_plan(
 ) -> PrivatePlan[Any]:
     """The calibrated plan of a private fit of several relations; of data it sees public tables alone."""
     stated = [f"the relation {name} is public with all its entries" for name in tables]
-    if privacy.analysis == "paper":
-        raise SettingError(
-            "the papers' own versions of several relations are made by sfumato reproduce ermis"
-        )
-    if by_langevin(privacy):
-        return _langevin_plan(relations, tables, privacy, run)
+    if at_once(privacy):
+        return _plan_at_once(relations, tables, privacy, run)
     features = [_features(relation.modes, tables, run) for relation in relations]
     planned = [_planned(relation, privacy) for relation in relations]
     facts = tuple(each.facts for each in planned)
@@ -242,12 +239,10 @@ def make_coupled_plan(
     return PrivatePlan(task, privacy.budget, run).calibrated()
 
 
-def _langevin_plan(
+def _plan_at_once(
     relations: Sequence[Relation], tables: Mapping[str, SparseTensor], privacy: Privacy, run: Run
 ) -> PrivatePlan[Any]:
-    from sfumato.solvers.private.langevin.solver import make_langevin
-    from sfumato.solvers.protocol import Wish
-
+    """Of methods that fit all relations at once, on shared factors."""
     privacy.check_one_owner("a private fit by Langevin dynamics")
     if tables:
         raise SettingError(
@@ -261,14 +256,27 @@ def _langevin_plan(
         for relation, part in zip(relations, parts, strict=True)
         for line in public_facts(part.modes, relation.protected)
     )
-    solver = privacy.method
-    if isinstance(solver, str):
-        solver = make_langevin(facts, Wish(privacy.budget, privacy.noise))
+    solver = _solver_at_once(facts, privacy)
     return PrivatePlan(Coupling(solver, facts, stated), privacy.budget, run).calibrated()
 
 
-def by_langevin(privacy: Privacy) -> bool:
-    """Whether all relations are fitted at once by Langevin dynamics."""
+def _solver_at_once(facts: CoupledFacts, privacy: Privacy) -> Any:
+    from sfumato.solvers.as_printed.ermis_coupled import PaperCoupled
+    from sfumato.solvers.private.langevin.solver import make_langevin
+    from sfumato.solvers.protocol import Wish
+
+    if not isinstance(privacy.method, str):
+        return privacy.method
+    if privacy.analysis == "paper":
+        budget = privacy.budget
+        return PaperCoupled(delta=budget.delta if isinstance(budget, Budget) else 0.0)
+    return make_langevin(facts, Wish(privacy.budget, privacy.noise))
+
+
+def at_once(privacy: Privacy) -> bool:
+    """Whether all relations are fitted at once by Langevin dynamics: proven, or as printed."""
+    if privacy.analysis == "paper":
+        return privacy.method not in registry.names("as printed")
     return LANGEVIN in (privacy.method, getattr(privacy.method, "name", None))
 
 

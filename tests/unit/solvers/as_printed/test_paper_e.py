@@ -222,3 +222,60 @@ def test_there_has_to_be_a_site():
 
 def test_it_says_that_nothing_is_proven():
     assert not PaperLangevin.proven
+
+
+# -- as a method of relations ---------------------------------------------------------------------
+
+
+def _printed(local, **steps):
+    import sfumato as sf
+    from sfumato.solvers.as_printed.ermis_coupled import PaperCoupled
+
+    g = np.random.default_rng(0)
+    modes = [sf.Mode(name, size) for name, size in (("user", 20), ("item", 15), ("tag", 10))]
+    tensors = {}
+    for name, second in (("ratings", 1), ("tags", 2)):
+        sizes = 20, modes[second].size
+        cells = np.stack(np.unravel_index(g.choice(sizes[0] * sizes[1], 100, False), sizes))
+        values = g.uniform(1, 5, 100)
+        tensors[name] = sf.SparseTensor(cells, values, (modes[0], modes[second]), (1.0, 5.0))
+    labels = {"user": range(20), "item": range(15), "tag": range(10)}
+    said = {name: sf.Public(entries=100) for name in tensors}
+    method = PaperCoupled(PaperLangevin(batch=20, passes=3, **steps), delta=1e-3) if steps else "auto"
+    privacy = sf.Privacy(
+        1.0,
+        1e-3,
+        unit="entry",
+        analysis="paper",
+        local=local,
+        method=method,
+        seed=0,
+        public=sf.Public(labels=labels, relations=said),
+    )
+    return sf.Coupled(3, privacy=privacy).fit(tensors), tensors
+
+
+@pytest.mark.parametrize("local", [None, "user"])
+def test_relations_fitted_as_printed_are_claimed_and_not_released(local, tmp_path):
+    import sfumato as sf
+
+    model, tensors = _printed(local, steps="as run")
+    assert not model.guarantee_.proven
+    assert model.guarantee_.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert np.isfinite(model.predict("ratings", tensors["ratings"])).all()
+    with pytest.raises(sf.ReleaseError):
+        model.release(tmp_path / "release")
+    names = model.release_files(force=True)
+    assert b"relation_0_factor_1" in names["model.safetensors"]
+    assert (b"relation_0_factor_0" in names["model.safetensors"]) == (local is None)
+
+
+def test_the_paper_protects_records_alone():
+    import sfumato as sf
+
+    privacy = sf.Privacy(
+        1.0, 1e-3, unit="user", analysis="paper", public=sf.Public(labels={"user": range(20), ...: True})
+    )
+    _, tensors = _printed(None, steps="as run")
+    with pytest.raises(sf.SettingError, match="one record"):
+        sf.Coupled(privacy=privacy).fit(tensors)
