@@ -26,13 +26,12 @@ from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.several import Several
-from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import CoupledFacts, Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Alongside, Gaussian, Laplace, PureAlongside
 from sfumato.records import record
-from sfumato.sites.several import RelationSites
 from sfumato.solvers.private.constant import PrivateConstant
+from sfumato.solvers.private.of_relation import OfRelation
 from sfumato.solvers.private.sides.columns import white
 from sfumato.solvers.private.sides.queries import OwnSource
 from sfumato.solvers.private.sides.settings import MOST_FEATURES, side_share, side_steps
@@ -43,24 +42,12 @@ from sfumato.solvers.private.sides.solver import (
 from sfumato.solvers.private.sides.solver import (
     State as SideState,
 )
-from sfumato.solvers.protocol import Finished, Info, PrivateQuery, Run, SumQuery
+from sfumato.solvers.protocol import Finished, Info, PrivateQuery, Run
 from sfumato.types import Array
 
 _SIDE_WEIGHT = 0.1  # of the budget of a side table, over that of the first relation
 _SOURCE_COLUMNS = 4  # of another relation, from which owners make numbers
 _SOURCE_CLIP = 2.0  # of residuals there, over their deviation
-
-
-@record
-@dataclass(frozen=True)
-class OfRelation(SumQuery):
-    """A question about one of several relations that lie together."""
-
-    part: int
-    query: SumQuery
-
-    def clipped(self, site: RelationSites) -> Clipped:
-        return self.query.clipped(site.parts[self.part])
 
 
 class Drawn(NamedTuple):

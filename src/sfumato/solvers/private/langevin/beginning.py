@@ -14,35 +14,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from sfumato.models.posterior import Family
-from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import CoupledFacts, Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
-from sfumato.records import record
-from sfumato.sites.several import RelationSites
 from sfumato.solvers.private.biases import BiasState, PrivateBiases
 from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.level_sums import CountsQuery
+from sfumato.solvers.private.of_relation import OfRelation
 from sfumato.solvers.private.shrinkage import positive_counts
-from sfumato.solvers.protocol import Run, SumQuery
+from sfumato.solvers.protocol import Run
 from sfumato.types import Array
 
 _COUNTS_SHARE = 0.1  # of what a relation has, for counts that its biases do not ask for
 _POISSON_COUNTS = 0.7  # of the same, beside a constant
 _LEAST_COUNT = 1e-3
-
-
-@record
-@dataclass(frozen=True)
-class OfRelation(SumQuery):
-    """A question about one of several relations."""
-
-    part: int
-    query: SumQuery
-
-    def clipped(self, site: RelationSites) -> Clipped:
-        return self.query.clipped(site.parts[self.part])
 
 
 class Asked(NamedTuple):

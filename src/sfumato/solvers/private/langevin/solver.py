@@ -48,7 +48,7 @@ from sfumato.privacy.mechanisms import Gaussian, Mechanism, PoissonGaussian
 from sfumato.privacy.units import UnitValues
 from sfumato.records import record
 from sfumato.solvers.private.biases import prefers_laplace
-from sfumato.solvers.private.langevin.beginning import Beginning, Begun, First, OfRelation, entry_weight
+from sfumato.solvers.private.langevin.beginning import Beginning, Begun, First, entry_weight
 from sfumato.solvers.private.langevin.joint import Joint
 from sfumato.solvers.private.langevin.kept_iterates import PrivateSamples
 from sfumato.solvers.private.langevin.langevin_steps import (
@@ -73,6 +73,7 @@ from sfumato.solvers.private.langevin.state import (
     started,
     with_own_rows,
 )
+from sfumato.solvers.private.of_relation import OfRelation
 from sfumato.solvers.protocol import DivergedError, Finished, Info, Run, Wish
 from sfumato.types import Array
 
