@@ -15,6 +15,7 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import event_from_json, event_to_json
 from sfumato.privacy.ledger import Charge, Ledger
 from sfumato.privacy.mechanisms import (
+    Alongside,
     DiscreteGaussian,
     Gaussian,
     GaussianPerBlock,
@@ -22,6 +23,7 @@ from sfumato.privacy.mechanisms import (
     Geometric,
     Laplace,
     PoissonGaussian,
+    PureAlongside,
     PurePass,
     RandomisedResponse,
     RowwiseVectorLaplace,
@@ -36,6 +38,8 @@ RELEASING = [
     RowwiseVectorLaplace(2.0),
     Gaussian(2.0),
     GaussianPerBlock(2.0),
+    Alongside(2.0, charged=3.0),
+    PureAlongside(2.0, charged=0.4),
     GaussianShare(20.0, 2),  # of whole steps, until they are added up
     Geometric(2.0),
     DiscreteGaussian(2.0),
@@ -65,6 +69,9 @@ def clipped_for(mechanism, shape, bound=1.5):
 def with_noise(mechanism, factor):
     """The same mechanism with so many times the noise."""
     names = {field.name for field in fields(mechanism)}
+    if isinstance(mechanism, Alongside | PureAlongside):  # what is charged is a part of what it costs
+        less = factor if isinstance(mechanism, Alongside) else 1 / factor
+        mechanism = replace(mechanism, charged=mechanism.charged * less)
     if "noise_multiplier" in names:
         return replace(mechanism, noise_multiplier=mechanism.noise_multiplier * factor)
     return replace(mechanism, epsilon=mechanism.epsilon / factor)

@@ -226,7 +226,8 @@ def test_every_private_method_accepts_something():
     plans = [plan_of(case) for case in CASES]
     accepted = {plan.task.solver.name for plan in plans if not isinstance(plan, str)}
     for row in METHODS:
-        assert set(row.labels) <= accepted, row
+        if "private coupled" not in row.families:  # those are in test_relations_wire.py
+            assert set(row.labels) <= accepted, row
 
 
 def drawn(plan, post=None):

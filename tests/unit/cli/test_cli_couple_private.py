@@ -293,7 +293,7 @@ WRONG = {
     f"{BOTH} --bounds films=1,5 --epsilon 3 --delta 1e-6 --unit entry": "no table 'films'",
     f"{PRIVATE}": "--epsilon needs --unit",
     f"{PRIVATE} --unit entry": "--labels-are-public",
-    f"{BOUNDED} --epsilon 3 --unit entry --labels-are-public": "--delta 1e-6",
+    f"{BOUNDED} --epsilon 3 --unit entry --labels-are-public --method moments": "delta",
     f"{OPEN_LABELS} --unit planet": "planet",
     f"{OPEN_LABELS} --unit user --public-units 60": "--public-relation tags",
     f"{OPEN_LABELS} --unit user --public-relation tags": "--public-units N",
@@ -352,7 +352,7 @@ def test_most_of_it_is_said_before_a_table_is_read(tmp_path, monkeypatch):
         raise AssertionError("a table was read")
 
     monkeypatch.setattr(couple_private, "_divide", read)
-    late = ("tags=item:thing,tag",)
+    late = ("tags=item:thing,tag", "--method moments")
     for asked, named in WRONG.items():
         if not any(part in asked for part in late):
             done = run(*shlex.split(asked), "--out", tmp_path / "out")
