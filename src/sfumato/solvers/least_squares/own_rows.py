@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.kernels.grid import BELOW_ONE, cut
 from sfumato.kernels.numba.normal import (
     NormalEquations,
@@ -69,14 +70,12 @@ def own_squares(
     one row are shortened to ``length`` and cut to whole steps, and added up over rows. Rows without
     entries have none, and of many rows only some are asked, as many however many there are.
     """
-    solved, size, rank = _emptied(model, prior), model.shape[prior.mode], prior.precisions.shape[0]
+    model, prior, site = _some_rows(_emptied(model, prior), prior, site)
     members = [groups == g for g in range(int(groups.max(initial=-1)) + 1)]
-    total, every = np.zeros(OWN_SQUARES * len(members), np.int64), -(-size // ASKED_ROWS)
-    roots = np.sqrt(prior.precisions)
-    for block in _blocks(solved, replace(prior, pull=None, means=None), site):
-        asked = (np.arange(block.first, block.first + block.rows.shape[0]) % every == 0) & (
-            block.sums.counts > 0
-        )
+    total = np.zeros(OWN_SQUARES * len(members), np.int64)
+    roots, rank = np.sqrt(prior.precisions), prior.precisions.shape[0]
+    for block in _blocks(model, replace(prior, pull=None, means=None), site):
+        asked = block.sums.counts > 0
         rows = block.rows[asked] * roots
         moved = _moved_share(prior, block.sums, asked)
         means = _own_means(prior, block.sums, block.first, rank)[asked]
@@ -90,6 +89,27 @@ def own_squares(
         made *= np.minimum(1.0, length * BELOW_ONE / np.maximum(lengths, 1e-300))
         total += cut(made, step).sum(axis=0)
     return total
+
+
+def _some_rows(model: AnyModel, prior: OwnPrior, site: Site) -> tuple[AnyModel, OwnPrior, Site]:
+    """Every so-maniest row, so that there are no more than are asked; all where they are few."""
+    mode, size = prior.mode, model.shape[prior.mode]
+    every = -(-size // ASKED_ROWS)
+    if every == 1:
+        return model, prior, site
+    entries = site.tensor.take(site.tensor.coordinates[mode] % every == 0)
+    coordinates, modes = entries.coordinates.copy(), list(entries.modes)
+    coordinates[mode] //= every  # which keeps their order
+    modes[mode] = Mode(modes[mode].name, -(-size // every))
+    tensor = SparseTensor(coordinates, entries.values, tuple(modes), entries.bounds, _checked=True)
+    nothing = np.zeros((modes[mode].size, model.ranks[mode])), np.zeros(modes[mode].size)
+    doubts = tuple(
+        doubt[::every] if m == mode and doubt is not None else doubt
+        for m, doubt in enumerate(prior.doubts)
+    )
+    means = None if prior.means is None else prior.means[::every]
+    fewer = replace(prior, doubts=doubts, means=means)
+    return model.with_rows(mode, *nothing), fewer, Site(tensor, site.threads)
 
 
 def _mean_of(part: Array, columns: Array) -> Array:

@@ -1,6 +1,7 @@
 """Own rows: what is solved, from what, and how the prior is kept."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.models.own_prior import OwnPrior, RowNoise
+from sfumato.models.own_prior import OwnPrior, Pull, RowNoise
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import own_rows
 from sfumato.solvers.least_squares.own_rows import solve_own
@@ -211,3 +212,32 @@ def test_a_turn_without_an_inverse_is_refused():
     prior = OwnPrior(mode=0, precisions=np.ones(3), turn=np.ones((3, 3)), scatter=1.0)
     with pytest.raises(SettingError, match="with an inverse"):
         prior.check((4, 5), (3, 3))
+
+
+@pytest.mark.parametrize("most", [3, 5, 50])
+def test_of_many_rows_some_are_asked_as_if_they_were_all(most, monkeypatch):
+    """Rows at every so-maniest place have the bits that they have among all."""
+    g = np.random.default_rng(0)
+    cells = np.stack(np.unravel_index(g.choice(13 * 7, 60, False), (13, 7)))
+    tensor = SparseTensor(cells, g.normal(size=60), (Mode("user", 13), Mode("item", 7)))
+    model = CPModel.from_factors([np.zeros((13, 2)), g.normal(size=(7, 2))], mean=0.3)
+    prior = OwnPrior(
+        mode=0,
+        precisions=np.array([1.0, 2.0]),
+        scatter=0.5,
+        bias_precision=3.0,
+        pull=Pull(np.array([0.5, 0.2]), np.zeros(2)),
+        doubts=(None, g.uniform(0, 1, 7)),
+        means=g.normal(size=(13, 2)),
+    )
+    groups = np.array([0, 1])
+    every = -(-13 // most)
+    kept = tensor.take(tensor.coordinates[0] % every == 0)
+    wanted = own_rows.own_squares(model, prior, Site(kept, 1), groups, 2.0, 2.0**-20)
+    monkeypatch.setattr(own_rows, "ASKED_ROWS", most)
+    found = own_rows.own_squares(model, prior, Site(tensor, 1), groups, 2.0, 2.0**-20)
+    assert np.array_equal(found, wanted)
+    other = own_rows.own_squares(
+        model, replace(prior, means=None), Site(tensor, 1), groups, 2.0, 2.0**-20
+    )
+    assert not np.array_equal(found, other)
