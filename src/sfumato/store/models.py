@@ -55,24 +55,32 @@ class StoredModel:
 
 def save_model(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write a model folder, replacing an older model there; nothing is left if writing fails."""
-    files = with_manifest(_model_files(stored))
-    with replacing_folder(folder) as new:
-        write_files(new, files)
-    return Path(folder)
+    return write_folder(with_manifest(_model_files(stored)), folder)
 
 
 def save_release(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write what a private model's guarantee covers, and nothing else."""
-    files = release_files(stored)
-    with replacing_folder(folder) as new:
-        write_files(new, files)
-    return Path(folder)
+    return write_folder(release_files(stored), folder)
 
 
 def save_private(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write a private model's release, and beside it the rows that stay with their owners."""
     release = release_files(stored)
     owner = None if stored.local is None else _owner_files(stored, stored.local, release[MANIFEST])
+    return write_private(release, owner, folder)
+
+
+def write_folder(files: dict[str, bytes], folder: str | os.PathLike[str]) -> Path:
+    """Files as a folder that takes the place of an older one; nothing is left if writing fails."""
+    with replacing_folder(folder) as new:
+        write_files(new, files)
+    return Path(folder)
+
+
+def write_private(
+    release: dict[str, bytes], owner: dict[str, bytes] | None, folder: str | os.PathLike[str]
+) -> Path:
+    """A release, and beside it what stays with owners where there is any."""
     with replacing_folder(folder) as new:
         (new / RELEASE).mkdir()
         write_files(new / RELEASE, release)

@@ -20,10 +20,11 @@ from sfumato.store.models import (
     own_described,
     owner_warning,
     with_own_rows,
+    write_folder,
+    write_private,
 )
 from sfumato.store.names import MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
 from sfumato.store.reading import damage
-from sfumato.store.replacing import replacing_folder, write_files
 from sfumato.store.writing import guarantee_files, model_files
 from sfumato.types import Array
 
@@ -52,23 +53,13 @@ def coupled_release_files(stored: StoredSeveral) -> dict[str, bytes]:
 
 def save_coupled_release(stored: StoredSeveral, folder: str | os.PathLike[str]) -> Path:
     """Write a release, replacing an older one there; nothing is left if writing fails."""
-    files = coupled_release_files(stored)
-    with replacing_folder(folder) as new:
-        write_files(new, files)
-    return Path(folder)
+    return write_folder(coupled_release_files(stored), folder)
 
 
 def save_private_coupled(stored: StoredSeveral, folder: str | os.PathLike[str]) -> Path:
     """Write a release, and beside it the rows that stay with their owners."""
     release = coupled_release_files(stored)
-    owner = _owner_files(stored, release[MANIFEST])
-    with replacing_folder(folder) as new:
-        (new / RELEASE).mkdir()
-        write_files(new / RELEASE, release)
-        if owner is not None:
-            (new / OWNER).mkdir(mode=0o700)
-            write_files(new / OWNER, owner)
-    return Path(folder)
+    return write_private(release, _owner_files(stored, release[MANIFEST]), folder)
 
 
 def _owner_files(stored: StoredSeveral, release: bytes) -> dict[str, bytes] | None:
