@@ -99,7 +99,7 @@ class Relations(Mapping[str, Relation]):
                 raise SettingError(f"names of relations are text, got {shown(name)}")
             if not isinstance(tensor, SparseTensor):
                 raise DataError(f"relation {name!r} is no SparseTensor: read it with sfumato.read")
-        self.modes = _shared_modes(tensors)
+        self.modes = shared_modes(tensors)
         numbers = {mode.name: d for d, mode in enumerate(self.modes)}
         settings: list[dict[str, Any]] = [
             _for_each(tensors, structure, "cp", "structure"),
@@ -224,16 +224,19 @@ def check_divergence(name: str, divergence: float) -> None:
 # -- labels ---------------------------------------------------------------------------------------
 
 
-def _shared_modes(tensors: Mapping[str, SparseTensor]) -> tuple[Mode, ...]:
-    """All modes in the order in which they first occur, each with the labels of all its relations."""
+def shared_modes(tensors: Mapping[str, SparseTensor], *, may_be_apart: bool = False) -> tuple[Mode, ...]:
+    """All modes in the order in which they first occur, each with the labels of all its relations.
+
+    That no label is in more than one of them is an error, unless they ``may_be_apart``.
+    """
     found: dict[str, list[tuple[str, Mode]]] = {}
     for relation, tensor in tensors.items():
         for mode in tensor.modes:
             found.setdefault(mode.name, []).append((relation, mode))
-    return tuple(_united(name, given) for name, given in found.items())
+    return tuple(_united(name, given, may_be_apart) for name, given in found.items())
 
 
-def _united(name: str, given: Sequence[tuple[str, Mode]]) -> Mode:
+def _united(name: str, given: Sequence[tuple[str, Mode]], may_be_apart: bool) -> Mode:
     (first_relation, first), *others = given
     for relation, mode in others:
         if mode.bin != first.bin:
@@ -258,7 +261,9 @@ def _united(name: str, given: Sequence[tuple[str, Mode]]) -> Mode:
     if len({kind.dtype.kind for kind in labels}) > 1:  # numbers in one table, text in another
         labels = [np.array([str(label) for label in kind.tolist()], object) for kind in labels]
     united = np.unique(np.concatenate(labels))
-    if len(united) == sum(map(len, labels)):  # nothing is shared: often "u1" here and "U1" there
+    if (
+        len(united) == sum(map(len, labels)) and not may_be_apart
+    ):  # nothing is shared: often "u1" here and "U1" there
         found = ", ".join(
             f"{relation!r} (such as {levels[0]!r})"
             for (relation, _), levels in zip(given, (each.tolist() for each in labels), strict=True)
@@ -274,10 +279,14 @@ def _aligned(tensor: SparseTensor, modes: Sequence[Mode]) -> SparseTensor:
     """The tensor with the levels of other modes of the same names."""
     if tuple(tensor.modes) == tuple(modes):
         return tensor
-    coordinates = np.stack(
+    return SparseTensor(levels_among(tensor, modes), tensor.values, tuple(modes), tensor.bounds)
+
+
+def levels_among(tensor: SparseTensor, modes: Sequence[Mode]) -> NDArray[np.int32]:
+    """Coordinates of a tensor's entries, in their order, at levels of other modes of the same names."""
+    return np.stack(
         [
             levels if old == new else new.find(old.labels_at(np.arange(old.size)))[levels]
             for levels, old, new in zip(tensor.coordinates, tensor.modes, modes, strict=True)
         ]
     )
-    return SparseTensor(coordinates, tensor.values, tuple(modes), tensor.bounds)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.special import expit, ndtr
 
-from sfumato.solvers.private.input.channel import LEAST, Channel, Law, law_of
+from sfumato.data.channels import LEAST, Channel, Law, law_of
 from sfumato.solvers.private.input.probe import Located
 from sfumato.types import Array
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.solvers.private.input.channel import LEAST, Additive, Channel, Law, Response, law_of
+from sfumato.data.channels import LEAST, Additive, Channel, Law, Response, law_of
 from sfumato.solvers.private.input.probe import Located
 from sfumato.types import Array
 

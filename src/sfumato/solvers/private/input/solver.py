@@ -38,7 +38,7 @@ from sfumato.privacy.units import PrivacyUnit, Unit, UnitValues, Value
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import als
-from sfumato.solvers.private.input.channel import Additive, Law, Response, which_cuts
+from sfumato.data.channels import Additive, Law, Response, which_cuts
 from sfumato.solvers.private.input.evidence import Evidence, PresenceEvidence, TableEvidence
 from sfumato.solvers.private.input.placing import (
     Setting,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from sfumato.solvers.private.input.channel import Additive, Response, law_of, which_cuts
+from sfumato.data.channels import Additive, Response, law_of, which_cuts
 from sfumato.solvers.private.input.evidence import PresenceEvidence, Range, TableEvidence
 from sfumato.solvers.private.input.placing import (
     Setting,

@@ -21,7 +21,7 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, RandomisedResponse
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.input.channel import Response
+from sfumato.data.channels import Response
 from sfumato.solvers.private.input.solver import CellsQuery, InputPerturbation
 from sfumato.solvers.protocol import Run
 

@@ -21,7 +21,7 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, Noisy, RandomisedResponse
 from sfumato.privacy.units import Entry, Value
 from sfumato.sites.memory import Site
-from sfumato.solvers.private.input.channel import Response
+from sfumato.data.channels import Response
 from sfumato.solvers.private.input.probe import (
     CHANGE_L1,
     CHANGE_L2,

@@ -1,22 +1,31 @@
 """Noisy channels: what a released value says about the value itself.
 
-A clean value x of an entry is taken for normal, ``x ~ N(m, s^2)``, clipped to the bounds, and passes a
-channel. Both channels here are tables: the line of clean values is cut into cells, and ``matrix[c, z]``
-is the probability of output z for a clean value in cell c. So
+A clean value of an entry is clipped to bounds and passes a channel. Channels here are tables: the line of
+clean values is cut into cells, and ``matrix[c, z]`` is the probability of output z for a clean value in
+cell c. Whatever law a model has for clean values, that of outputs follows. Of a normal law,
+``x ~ N(m, s^2)``,
 
     P(z | m, s) = sum_c (Phi((e_{c+1} - m) / s) - Phi((e_c - m) / s)) matrix[c, z]
 
 with its derivatives by m and log s, and the Fisher information of m, sum_z (dP/dm)^2 / P.
 Noise on real numbers is put into fine bins after the release, which is post-processing: the
 likelihood of the bins is exact, and a clamp of the noisy values is two bins more.
+
+===========  =========================================================================================
+a channel    is
+===========  =========================================================================================
+Response     which of some bins a value lies in, by randomised response
+Geometric    two-sided geometric noise on values that are a step apart
+Additive     Laplace or Gaussian noise on real numbers
+===========  =========================================================================================
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
-from math import exp, inf, sqrt
+from math import ceil, exp, inf, sqrt
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +40,7 @@ LEAST = 1e-30  # probability: below it is rounding error
 _CELLS = 96  # of the clean range, for noise on real numbers
 _BINS = 256  # of its noisy values
 _TAIL = 8.0  # scales beyond the range that get bins of their own
+_MOST_LEVELS = 256  # of values with geometric noise that are told apart
 _TURNS = tuple(sqrt(prime) for prime in (2, 3, 5, 7, 11, 13, 17, 19))  # no two share a period
 
 
@@ -165,6 +175,75 @@ class Additive:
 
     def unbiased(self, released: Array, which: Array, spread: float) -> tuple[Array, float]:  # noqa: ARG002
         return self._values(released), self.scale**2 * (2.0 if self.law == "laplace" else 1.0)
+
+
+@record
+@dataclass(frozen=True)
+class Geometric:
+    """Whole steps of noise on a value clipped to ``low`` and ``high``: P(n) ~ exp(-|n| / scale).
+
+    Noisy values beyond the range say no more than those at its ends, since the odds of any two clean
+    values are the same there: they are cut to it. Without a ``high`` nothing bounds values, and a fit
+    takes as much room as the released ones need (:meth:`within`).
+    """
+
+    low: float
+    high: float | None
+    step: float
+    scale: float
+
+    @property
+    def ratio(self) -> float:
+        """Of the probabilities of noise that is one step larger."""
+        return exp(-1 / self.scale)
+
+    def within(self, released: Array) -> Geometric:
+        """With a range, where it has none: beyond it, values are less likely than one in a thousand."""
+        if self.high is not None:
+            return self
+        steps = ceil((float(released.max(initial=self.low)) - self.low) / self.step + 7 * self.scale)
+        return replace(self, high=self.low + self.step * max(steps, 1))
+
+    @cached_property
+    def _levels(self) -> Array:
+        """Values that are told apart: all of them, or groups of neighbours where there are many."""
+        if self.high is None:
+            raise ValueError("levels are known within a range")
+        steps = round((self.high - self.low) / self.step)
+        group = ceil((steps + 1) / _MOST_LEVELS)
+        return np.asarray(self.low + self.step * np.arange(0, steps + 1, group))
+
+    @property
+    def edges(self) -> tuple[Array, ...]:
+        return ((self._levels[1:] + self._levels[:-1]) / 2,)
+
+    @property
+    def matrix(self) -> Array:
+        levels = self._levels
+        if len(levels) == 1:
+            return np.ones((1, 1))
+        width = levels[1] - levels[0]
+        r = exp(-width / (self.step * self.scale))
+        table = r ** (np.abs(levels[:, None] - levels) / width) * ((1 - r) / (1 + r))
+        table[:, 0] /= 1 - r  # all that lies beyond
+        table[:, -1] /= 1 - r
+        return np.asarray(table)
+
+    @property
+    def resolution(self) -> float:
+        return self.step
+
+    def outputs(self, released: Array) -> Array:
+        return np.searchsorted(self.edges[0], released, side="right")
+
+    def unbiased(self, released: Array, which: Array, spread: float) -> tuple[Array, float]:  # noqa: ARG002
+        r = self.ratio
+        return released, self.step**2 * 2 * r / (1 - r) ** 2
+
+
+def probabilities(channel: Channel, values: Array, which: int = 0) -> Array:
+    """Of every output (columns) for some clean values (rows), clipped as the channel does."""
+    return channel.matrix[np.searchsorted(channel.edges[which], values, side="right")]
 
 
 def which_cuts(channel: Channel, coordinates: Array) -> Array:
