@@ -1,8 +1,8 @@
 """Noisy channels: what a released value says about the value itself.
 
-A clean value of an entry is clipped to bounds and passes a channel. Channels here are tables: the line of
-clean values is cut into cells, and ``matrix[c, z]`` is the probability of output z for a clean value in
-cell c. Whatever law a model has for clean values, that of outputs follows. Of a normal law,
+A clean value of an entry is clipped to bounds and passes a channel. Channels here are tables: the line
+of clean values is cut into cells, and ``matrix[c, z]`` is the probability of output z for a clean value
+in cell c. Whatever law a model has for clean values, that of outputs follows. Of a normal law,
 ``x ~ N(m, s^2)``,
 
     P(z | m, s) = sum_c (Phi((e_{c+1} - m) / s) - Phi((e_c - m) / s)) matrix[c, z]

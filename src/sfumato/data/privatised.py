@@ -2,12 +2,12 @@
 
 What a value has passed is part of the data: a fit that took noisy values for clean ones would be wrong,
 and one that knows the channel needs no further budget, since it sees nothing else. Entries of several
-owners lie together with those of a channel each, and with clean ones where a site has raw data of its own.
+owners lie together, each with its channel, and with clean ones where a site has raw data of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +54,9 @@ class Passed:
         if wrong.any():
             raise DataError(
                 f"{values[wrong][0]:g} is none of the answers of its channel, which are "
-                f"{', '.join(f'{answer:g}' for answer in answers)}: the file was changed since it was made"
+                f"{', '.join(f'{answer:g}' for answer in answers)}: it was changed since it was made"
             )
-        return found
+        return np.asarray(found)
 
     def written(self, released: Array) -> Array:
         """The other way round."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from sfumato.checks import as_pair, check_choice, check_count, check_positive, given
 from sfumato.data import prepare
+from sfumato.data.channels import Additive, Law, Response, which_cuts
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.kernels.grid import cut, grid
@@ -38,7 +39,6 @@ from sfumato.privacy.units import PrivacyUnit, Unit, UnitValues, Value
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares import als
-from sfumato.data.channels import Additive, Law, Response, which_cuts
 from sfumato.solvers.private.input.evidence import Evidence, PresenceEvidence, TableEvidence
 from sfumato.solvers.private.input.placing import (
     Setting,
