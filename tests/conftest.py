@@ -15,6 +15,6 @@ def few_starts(monkeypatch):
 
     Small models are started eight times, and take as long as all else in such a test.
     """
-    from sfumato.solvers.private.input import solver
+    from sfumato.solvers.behind import fitting
 
-    monkeypatch.setattr(solver, "_SMALL_MODEL", 0)
+    monkeypatch.setattr(fitting, "_SMALL_MODEL", 0)

@@ -11,6 +11,8 @@ from sfumato.data import synthetic as synthetic
 from sfumato.data.io.read import read as read
 from sfumato.data.io.write import write_completed as write_completed
 from sfumato.data.io.write import write_factors as write_factors
+from sfumato.data.privatised import Privatised as Privatised
+from sfumato.data.privatised import together as together
 from sfumato.data.profile import Profile as Profile
 from sfumato.data.relations import Relations as Relations
 from sfumato.data.shards import Shards as Shards
@@ -44,6 +46,8 @@ from sfumato.estimators.studies import make_study as make_study
 from sfumato.estimators.studies import take_part as take_part
 from sfumato.estimators.validation import cross_validate as cross_validate
 from sfumato.fit.model_order import choose_rank as choose_rank
+from sfumato.fit.privatising import new_noise_key as new_noise_key
+from sfumato.fit.privatising import privatise as privatise
 from sfumato.fit.request import Privacy as Privacy
 from sfumato.fit.sharing import Sharing as Sharing
 from sfumato.fit.sharing import sharing as sharing
@@ -59,6 +63,7 @@ from sfumato.privacy.guarantee import Guarantee as Guarantee
 from sfumato.privacy.ledger import BudgetError as BudgetError
 from sfumato.privacy.ledger import Ledger as Ledger
 from sfumato.privacy.trust import Trust as Trust
+from sfumato.privacy.units import CountEvent as CountEvent
 from sfumato.privacy.units import Entry as Entry
 from sfumato.privacy.units import Public as Public
 from sfumato.privacy.units import Sample as Sample

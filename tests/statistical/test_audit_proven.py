@@ -14,9 +14,9 @@ import sfumato as sf
 from sfumato.auditing import audit
 from sfumato.data.tensor import Mode
 from sfumato.engines.local import Local
+from sfumato.solvers.behind import evidence
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.gradient.solver import PrivateSGD
-from sfumato.solvers.private.input import evidence
 from sfumato.solvers.private.input.solver import InputPerturbation
 from sfumato.solvers.private.output import PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses

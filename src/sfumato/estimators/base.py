@@ -44,7 +44,7 @@ from sfumato.estimators.predicting import (
     values_with_own,
     within,
 )
-from sfumato.estimators.sources import Described, Source, source_of
+from sfumato.estimators.sources import Described, ReceivedSource, Source, source_of
 from sfumato.fit.admit import Protected, public_modes
 from sfumato.fit.choose import OpenRank, make_facts, make_plan, open_ledger
 from sfumato.fit.completion import (
@@ -58,6 +58,7 @@ from sfumato.fit.completion import (
 from sfumato.fit.loop import Progress
 from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Plan, PrivatePlan
+from sfumato.fit.received import behind_channels, promised
 from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import rmse
@@ -99,6 +100,7 @@ class TensorEstimator(Parametrised, ABC):
     privacy: Privacy | None
     engine: Ray | None = None
     refit_: dict[str, Any] | None = None  # how a site made it of a release and raw data
+    beside_raw_: bool = False  # whether a site fitted raw data of its own beside others' noisy values
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import RegressorTags, Tags, TargetTags
@@ -233,6 +235,8 @@ class TensorEstimator(Parametrised, ABC):
     def _fit_openly(self, source: Source) -> None:
         prepare.check_sizes(source.modes)
         plan = self._open_plan(source.modes, source.dtype, source.n_entries)
+        if isinstance(source, ReceivedSource):
+            plan = behind_channels(plan, source.n_entries)
         if self.engine is not None:
             self.engine.check_solver(plan.solver)
         source = source.checked(self.duplicates, plan.shape.dtype)
@@ -240,7 +244,9 @@ class TensorEstimator(Parametrised, ABC):
             result = carry_out(plan, engine, self.progress)
             self.scatter_: float | None = _scatter(result, engine)
         self._keep(result.model, result.history, source)
-        self.guarantee_: Guarantee | None = None
+        received = source.received if isinstance(source, ReceivedSource) else None
+        self.guarantee_: Guarantee | None = None if received is None else promised(received, plan.shape)
+        self.beside_raw_ = received is not None and received.has_clean
         self.refit_ = None
         self.local_: int | None = None
         self.own_prior_: OwnPrior | None = None

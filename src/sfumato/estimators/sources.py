@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sfumato.data import prepare
+from sfumato.data.privatised import Privatised
 from sfumato.data.shards import Shards
 from sfumato.data.tensor import Mode, SparseTensor, check_tensor
 from sfumato.engines.local import Local
@@ -24,6 +25,7 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.units import Public, Unit
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by, dealt_by
+from sfumato.sites.received import ReceivedSite
 from sfumato.sites.shards import ShardSite
 from sfumato.surface import setting
 
@@ -76,7 +78,36 @@ def source_of(X: Any, y: Any = None) -> Source:
     """What ``fit`` was given: shards, the folder of some, a tensor, or a table with values."""
     if y is None and isinstance(X, str | PathLike):
         return ShardSource(Shards(X))
+    if y is None and isinstance(X, Privatised):
+        return ReceivedSource(X)
     return ShardSource(X) if isinstance(X, Shards) else TensorSource(as_tensor(X, y))
+
+
+class ReceivedSource(Source):
+    """Entries that were privatised before they came: a fit of them sees nothing else, and is free."""
+
+    def __init__(self, received: Privatised) -> None:
+        self.received = received
+        self.modes, self.bounds = received.modes, received.bounds
+        self.n_entries, self.dtype = received.n_entries, received.tensor.values.dtype
+
+    def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> ReceivedSource:  # noqa: ARG002
+        """Several entries at one cell are several answers, and count as such."""
+        return self
+
+    def admitted(self, *_: Any) -> Source:
+        raise SettingError(
+            "these values are privatised already, and a fit of them needs no budget: leave "
+            f"{setting('privacy')} out"
+        )
+
+    def cast(self, dtype: DTypeLike) -> ReceivedSource:  # noqa: ARG002
+        return self
+
+    def engine(self, settings: Ray | None, together: int, threads: int, sites: int = 1) -> Engine:  # noqa: ARG002
+        if settings is not None:
+            raise SettingError("privatised values are fitted in this process: leave the engine out")
+        return Local(ReceivedSite(self.received, threads))
 
 
 class TensorSource(Source):

@@ -74,7 +74,7 @@ def admit(tensor: SparseTensor, protected: Protected, entropy: Entropy) -> Spars
     unit, public, local = protected.unit, protected.public, protected.local
     bounds, cap_seed = _bounds_of(tensor), entropy.public_seed()
     check_labels(tensor.modes, protected)
-    tensor = _with_public_labels(tensor, public)
+    tensor = with_public_labels(tensor, public)
     if local is not None and public.units is not None:
         places = _places(public.units, entropy)
         tensor = _with_public_number(tensor, local, public.units, places)
@@ -116,7 +116,7 @@ def admit_several(
         check_labels(tensors[name].modes, how)
         if isinstance(how.unit, Unit) and how.unit.max_entries is not None:
             raise SettingError("a cap on entries is for one tensor: leave max_entries out")
-    admitted = {name: _with_public_labels(tensor, public) for name, tensor in tensors.items()}
+    admitted = {name: with_public_labels(tensor, public) for name, tensor in tensors.items()}
     admitted = _numbered_alike(admitted)
     owner = _owner_of(tensors, protected)
     if owner is not None and public.units is not None:
@@ -342,7 +342,7 @@ def _with_public_number(
 # -- labels ---------------------------------------------------------------------------------------
 
 
-def _with_public_labels(tensor: SparseTensor, public: Public) -> SparseTensor:
+def with_public_labels(tensor: SparseTensor, public: Public) -> SparseTensor:
     """Entries whose labels are public, numbered by the public labels where these are listed."""
     listed = [m for m, mode in enumerate(tensor.modes) if public.lists(mode.name)]
     if not listed:

@@ -352,12 +352,14 @@ class DiscreteGaussian(Scaled):
 class RandomisedResponse:
     """One of ``categories`` answers: the true one with probability e^eps / (e^eps + k - 1).
 
-    Takes whole numbers from 0 to k - 1, each independently of the others; a value may be replaced.
-    Drawn in whole numbers throughout, so that it is exact.
+    Takes whole numbers from 0 to k - 1, each independently of the others; a value may be replaced, or
+    so many ``values`` of one unit, each at this epsilon. Drawn in whole numbers throughout, so that it
+    is exact.
     """
 
     epsilon: float
     categories: int
+    values: int = 1
 
     def __post_init__(self) -> None:
         _check_epsilon(self.epsilon)
@@ -366,10 +368,12 @@ class RandomisedResponse:
                 f"categories must be a whole number from 2 to {_MOST_CATEGORIES:,}, "
                 f"got {self.categories}"
             )
+        check_count(values=self.values)
 
     @property
     def event(self) -> Event:
-        return PureEvent(self.epsilon)
+        one = PureEvent(self.epsilon)
+        return one if self.values == 1 else Repeated(one, self.values)
 
     @property
     def truth(self) -> float:
@@ -394,7 +398,7 @@ class RandomisedResponse:
         return min(self.draws // k * (k - 1), max(1, enough))
 
     def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
-        if not clipped.single:
+        if not clipped.single and self.values == 1:
             raise SettingError("randomised response is for data of which one coordinate changes")
         whole = clipped.values
         if whole.size and (whole.min() < 0 or whole.max() >= self.categories):

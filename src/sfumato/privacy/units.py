@@ -8,6 +8,7 @@ unit                        neighbours differ in                    relation    
 ==========================  ======================================  =================  =============
 ``Value()``                 one observed value, within the bounds   replaced           public
 ``UnitValues("user", N)``   up to N values of one user              replaced           public
+``CountEvent()``            one event of a count                    one more or less   public
 ``Entry()``                 one entry                               added or removed   hidden
 ``Unit("user")``            all entries of one user                 added or removed   hidden
 ==========================  ======================================  =================  =============
@@ -86,6 +87,28 @@ class UnitValues:
     @property
     def key(self) -> str:
         return f"values:{self.mode}:{self.max_entries}"
+
+
+@record
+@dataclass(frozen=True)
+class CountEvent:
+    """One event of a count: it is one step larger or smaller; positions are public."""
+
+    hides_presence: ClassVar[bool] = False
+    replaces: ClassVar[bool] = True
+    mode: ClassVar[str | None] = None
+    max_entries: ClassVar[int | None] = None
+
+    def __str__(self) -> str:
+        return "one event of a count, and nothing of how large counts are"
+
+    @property
+    def neighbours(self) -> str:
+        return "one count becomes larger or smaller by one step"
+
+    @property
+    def key(self) -> str:
+        return "event"
 
 
 @record
@@ -225,7 +248,7 @@ class Sample:
 
 
 PowerUnit = TensorEntry | Sample  # of the power method; completion has the others
-AnyUnit = PrivacyUnit | PowerUnit
+AnyUnit = PrivacyUnit | PowerUnit | CountEvent
 
 
 def parse_unit(
@@ -237,6 +260,8 @@ def parse_unit(
         parsed = unit
     elif isinstance(unit, PowerUnit):
         raise SettingError(f"{unit!r} is a unit of sfumato.PowerMethod, not of a completion")
+    elif isinstance(unit, CountEvent):
+        raise SettingError("one event of a count is a unit of sfumato.privatise, not of a completion")
     elif not isinstance(unit, str):
         raise SettingError(f"a unit is a name or one of the unit types, got {unit!r}")
     elif unit in ("value", "entry") and unit in mode_names:

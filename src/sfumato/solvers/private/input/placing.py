@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.data.channels import LEAST, Additive, Channel, Law, Response, law_of
-from sfumato.solvers.private.input.probe import Located
+from sfumato.solvers.behind.evidence import Located
 from sfumato.types import Array
 
 _RANGES = tuple(np.geomspace(0.05, 1.0, 13).tolist())  # half-widths, as shares of the bounds'

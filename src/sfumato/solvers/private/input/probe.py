@@ -20,6 +20,7 @@ from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import Value
 from sfumato.records import record
 from sfumato.sites.memory import Site
+from sfumato.solvers.behind.evidence import Located
 from sfumato.solvers.protocol import SumQuery
 
 # By how much a replaced value changes (u, u^2) at most: |u - v| (1 + |u + v|) in L1, largest at 1 and
@@ -47,20 +48,6 @@ class ProbeQuery(SumQuery):
         u = np.clip((values - facts.middle) / facts.half, -1.0, 1.0)
         sums = np.array([cut(u, _STEP).sum(), cut(u * u, _STEP).sum()], np.int64)
         return Clipped(sums, CHANGE_L1, CHANGE_L2, _STEP)
-
-
-@record
-@dataclass(frozen=True)
-class Located:
-    """Mean and spread of the values as a probe has found them.
-
-    ``mean_error`` is that of the mean, ``square_error`` the relative one of the spread's square.
-    """
-
-    mean: float
-    spread: float
-    mean_error: float
-    square_error: float
 
 
 def probe_share(facts: Facts, noise: float, *, gaussian: bool) -> float:

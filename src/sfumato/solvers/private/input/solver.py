@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -31,15 +31,17 @@ from sfumato.kernels.grid import cut, grid
 from sfumato.models.multilinear import Multilinear
 from sfumato.privacy.accounting import gaussian_multiplier
 from sfumato.privacy.budgets import ZCDP, Budget
-from sfumato.privacy.clipping import Clipped, check_range, clip_from_middle, clip_values
+from sfumato.privacy.clipping import Clipped, check_range, clip_values
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Laplace, Mechanism, Noisy, RandomisedResponse
+from sfumato.privacy.passing import cut_for
 from sfumato.privacy.units import PrivacyUnit, Unit, UnitValues, Value
 from sfumato.records import record
 from sfumato.sites.memory import Site
+from sfumato.solvers.behind.evidence import Evidence, Frame, Located, PresenceEvidence, TableEvidence
+from sfumato.solvers.behind.fitting import Length, Work, usual_length
 from sfumato.solvers.least_squares import als
-from sfumato.solvers.private.input.evidence import Evidence, PresenceEvidence, TableEvidence
 from sfumato.solvers.private.input.placing import (
     Setting,
     best_channel,
@@ -47,24 +49,12 @@ from sfumato.solvers.private.input.placing import (
     planned_categories,
     planned_efficiency,
 )
-from sfumato.solvers.private.input.probe import Located, ProbeQuery, located, probe_share
-from sfumato.solvers.private.input.scoring import (
-    Constant,
-    Fit,
-    begin,
-    constant_model,
-    fit_constant,
-    sweep,
-)
+from sfumato.solvers.private.input.probe import ProbeQuery, located, probe_share
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, SumQuery, WholeQuery, Wish
 from sfumato.surface import setting
 
 NoiseLaw = Literal["auto", "response", "laplace", "gaussian"]
 _MOST_CELLS = 1 << 22
-_FEW_CELLS = 1 << 17
-_SMALL_MODEL = 4096  # parameters up to which several starts cost little
-_WORK = 1 << 16  # entries in all starts: more of them are for tables on which one takes no time
-_CLEARLY = 3.0  # what a model's bound must gain on the constant's: odds of twenty to one
 _MASK = 0.5  # size of the mask's one beside the values' largest magnitude, one
 
 
@@ -106,34 +96,11 @@ class ValuesQuery(WholeQuery):
 
     def clipped(self, site: Site) -> Clipped:
         tensor, channel, unit = site.tensor, self.channel, self.facts.unit
-        public = (np.asarray(tensor.coordinates),)
-        if isinstance(channel, Response):
-            which = which_cuts(channel, np.asarray(tensor.coordinates))
-            bins = channel.bins(clip_values(tensor.values, *self.facts.bounds), which)
-            most = float(channel.categories - 1)
-            return Clipped(bins, most, most, single=True, public=public)
-        kept = clip_from_middle(tensor.values, channel.low, channel.high)
-        l1, l2 = (norm * kept.l1 for norm in _norms(unit))
-        return Clipped(kept.values, l1, l2, kept.step, single=isinstance(unit, Value), public=public)
-
-
-class Best(NamedTuple):
-    """The best model so far, with its bound on the log-likelihood of what was released."""
-
-    model: Multilinear
-    bound: float
-
-
-@dataclass(frozen=True)
-class Work:
-    """What the fit has at hand once the data have answered."""
-
-    site: Site
-    evidence: Evidence
-    constant: Constant
-    best: Best
-    fit: Fit | None = None
-    completed: int = 0
+        cells = np.asarray(tensor.coordinates)
+        changing = unit.max_entries if isinstance(unit, UnitValues) else 1
+        which = which_cuts(channel, cells)
+        kept = cut_for(channel, tensor.values, self.facts.bounds, changing=changing, which=which)
+        return replace(kept, public=(cells,))
 
 
 @dataclass(frozen=True)
@@ -271,18 +238,13 @@ class InputPerturbation(Silent):
         return Laplace(noise, single=isinstance(unit, Value))
 
     def rounds(self, facts: Facts) -> int:
-        sweeps, starts = self._length(facts)
-        return len(self.charges(facts)) + starts * sweeps
+        return len(self.charges(facts)) + self._length(facts).rounds
 
-    def _length(self, facts: Facts) -> tuple[int, int]:
-        """Sweeps of a start, and starts."""
-        parameters = sum(n * r for n, r in zip(facts.sizes, facts.shape.ranks, strict=True))
-        cells = prod(facts.sizes) if facts.unit.hides_presence else facts.entries or 0
-        small = parameters <= _SMALL_MODEL and cells <= _FEW_CELLS
-        sweeps, starts = (100, 8) if small else (40, 2)
-        if small and not facts.unit.hides_presence:
-            starts = min(max(_WORK // max(cells, 1), 2), 8)
-        return _default(self.sweeps, sweeps), _default(self.starts, starts)
+    def _length(self, facts: Facts) -> Length:
+        dense = facts.unit.hides_presence
+        cells = prod(facts.sizes) if dense else facts.entries or 0
+        usual = usual_length(facts.shape, cells, dense=dense)
+        return Length(_default(self.sweeps, usual.sweeps), _default(self.starts, usual.starts))
 
     def adds_up(self, facts: Facts) -> bool:
         return facts.unit.hides_presence  # noisy values belong to cells, which several sites share
@@ -360,7 +322,8 @@ class InputPerturbation(Silent):
         if not unit.hides_presence:
             channel = self.channel(facts, known)
             which = which_cuts(channel, released.public[0])
-            return TableEvidence(channel, released.values, bounds, self.step, known, which)
+            frame = Frame.within(bounds, self.step, known, channel.resolution)
+            return TableEvidence(channel, released.values, frame, which)
         (l1, l2), law = _norms(unit), self._additive_law()
         scale = self.noise * (l2 if law == "gaussian" else l1)
         mask, value = released.values
@@ -374,28 +337,14 @@ class InputPerturbation(Silent):
             return replace(state, known=located(state.facts, released)), Info(0)
         if released is not None:
             return replace(state, work=self._begun(state, released)), Info(0)
-        work = _answered(state)
-        sweeps, _ = self._length(state.facts)
-        start, done = divmod(work.completed, sweeps)
-        fit = work.fit
-        if done == 0 or fit is None:
-            # Where rows have few entries the cautious start wins, where components are weak the others.
-            run = replace(state.run, seed=state.run.seed + start)
-            fit = begin(run, state.facts.shape, work.constant, work.evidence, work.site, eager=start > 0)
-        fit = sweep(fit, work.evidence, work.site, sweeps)
-        best = work.best
-        if done == sweeps - 1 and fit.bound > best.bound:
-            best = Best(fit.inner.model, fit.bound)
-        completed = work.completed + 1
-        info = Info(completed, noise=float(work.evidence.deviations[fit.level]))
-        return replace(state, work=replace(work, fit=fit, best=best, completed=completed)), info
+        work, info = _answered(state).swept()
+        return replace(state, work=work), info
 
     def _begun(self, state: State, released: Noisy) -> Work:
-        facts = state.facts
-        evidence, cells = self._evidence(state, released), _cells(facts, released)
-        constant = fit_constant(evidence, cells.n_entries, facts.shape.fit_mean)
-        best = Best(constant_model(facts.shape, constant), constant.bound + _CLEARLY)
-        return Work(Site(cells, state.run.threads), evidence, constant, best)
+        facts, run = state.facts, state.run
+        site = Site(_cells(facts, released), run.threads)
+        evidence = self._evidence(state, released)
+        return Work.begun(facts.shape, run, self._length(facts), site, evidence)
 
     def finish(self, state: State) -> Finished[Multilinear]:
         """Every row is released."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sfumato as sf
+from sfumato.data.channels import Response
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.engines.local import Local
 from sfumato.errors import SettingError
@@ -21,7 +22,6 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, RandomisedResponse
 from sfumato.privacy.units import Entry, Unit, UnitValues, Value
 from sfumato.sites.memory import Site
-from sfumato.data.channels import Response
 from sfumato.solvers.private.input.solver import CellsQuery, InputPerturbation
 from sfumato.solvers.protocol import Run
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato import wire
+from sfumato.data.channels import Response
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.engines.local import Local
 from sfumato.models.shape import Shape
@@ -21,7 +22,6 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.mechanisms import Gaussian, Laplace, Noisy, RandomisedResponse
 from sfumato.privacy.units import Entry, Value
 from sfumato.sites.memory import Site
-from sfumato.data.channels import Response
 from sfumato.solvers.private.input.probe import (
     CHANGE_L1,
     CHANGE_L2,

@@ -7,14 +7,13 @@ import pytest
 from scipy.special import ndtr
 
 from sfumato.data.channels import Additive, Response, law_of, which_cuts
-from sfumato.solvers.private.input.evidence import PresenceEvidence, Range, TableEvidence
+from sfumato.solvers.behind.evidence import Frame, Located, PresenceEvidence, Range, TableEvidence
 from sfumato.solvers.private.input.placing import (
     Setting,
     best_channel,
     efficiency,
     planned_categories,
 )
-from sfumato.solvers.private.input.probe import Located
 
 BOUNDS = (-1.0, 1.0)
 ROUNDING = 1e-6  # tails are differences of distribution functions
@@ -26,6 +25,10 @@ CHANNELS = [
     Additive(-0.3, 0.3, "gaussian", 0.4),
     Additive(-0.3, 0.3, "laplace", 0.3, clamp=(-0.5, 0.6)),
 ]
+
+
+def framed(channel, step=None, known=None):
+    return Frame.within(BOUNDS, step, known, channel.resolution)
 
 
 def largest_ratio(channel):
@@ -89,7 +92,7 @@ def test_information_is_the_expected_squared_score():
     bins = channel.bins(rng.normal(mean, s, 200_000), np.zeros(200_000))
     lie = rng.random(bins.size) > channel.matrix[0, 0]
     released = np.where(lie, (bins + rng.integers(1, channel.categories, bins.size)) % 12, bins)
-    evidence = TableEvidence(channel, released, BOUNDS)
+    evidence = TableEvidence(channel, released, framed(channel))
     level = int(np.abs(evidence.deviations - s).argmin())
     s = float(evidence.deviations[level])
     terms = evidence.terms(level, np.full(bins.size, mean))
@@ -109,7 +112,7 @@ def test_the_table_is_the_law_by_the_mean_of_clipped_values(channel, step):
     else:
         released = rng.normal(0, 1, 200)
         outputs = channel.outputs(released)
-    evidence, level = TableEvidence(channel, released, BOUNDS, step, which=which), 14
+    evidence, level = TableEvidence(channel, released, framed(channel, step), which), 14
     deviation, latent = float(evidence.deviations[level]), rng.uniform(-1, 1, 200)
     means, slope, _ = Range.of(BOUNDS, step, None).moments(latent, deviation)
     terms, rows = evidence.terms(level, means), np.arange(200)
@@ -143,15 +146,15 @@ def test_moments_of_clipped_values_are_those_of_a_million_draws(step, deviation)
 
 def test_a_spread_that_was_asked_for_settles_the_noise_level_of_two_bins():
     """A bit says nothing of a deviation: it has to make up what the means leave of the spread."""
-    known = Located(0.1, 0.3, 0.01, 0.02)
-    evidence = TableEvidence(Response((0.1,), 1.0), np.zeros(50, np.int64), BOUNDS, None, known)
+    known, bit = Located(0.1, 0.3, 0.01, 0.02), Response((0.1,), 1.0)
+    evidence = TableEvidence(bit, np.zeros(50, np.int64), framed(bit, None, known))
     means = 0.1 + 0.18 * np.array([-1.0, 1.0]).repeat(25)
     likely = [
         evidence.about_spread(level, means, np.zeros(50)) for level in range(len(evidence.deviations))
     ]
     best = float(evidence.deviations[int(np.argmax(likely))])
     assert best == pytest.approx(sqrt(0.3**2 - 0.18**2), rel=0.1)
-    plain = TableEvidence(Response((0.1,), 1.0), np.zeros(50, np.int64), BOUNDS)
+    plain = TableEvidence(bit, np.zeros(50, np.int64), framed(bit))
     assert plain.about_spread(3, means, np.zeros(50)) == 0
 
 

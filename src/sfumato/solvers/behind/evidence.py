@@ -10,15 +10,16 @@ nodes e_j of weight w (half-way between values; very many where there is no spac
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, floor, log, sqrt
+from math import ceil, floor, hypot, log, sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import expit, ndtr
 
 from sfumato.data.channels import LEAST, Channel, Law, law_of
-from sfumato.solvers.private.input.probe import Located
+from sfumato.records import record
 from sfumato.types import Array
 
 _MEANS = 401  # grid of the likelihood's table
@@ -30,6 +31,20 @@ _SMALLEST, _LARGEST = 0.012, 0.6  # of the bounds' width: noise levels, where th
 _LEAST_PART, _MOST_PART = 0.03, 2.5  # of the spread, where it is
 _REACH = 10.0  # spreads from the mean, beyond which no mean is looked for
 _LEAST_SHARE = 1e-3  # of the largest information
+
+
+@record
+@dataclass(frozen=True)
+class Located:
+    """Mean and spread of the values, as they were found.
+
+    ``mean_error`` is that of the mean, ``square_error`` the relative one of the spread's square.
+    """
+
+    mean: float
+    spread: float
+    mean_error: float
+    square_error: float
 
 
 class Terms(NamedTuple):
@@ -139,10 +154,10 @@ class NormalEvidence:
     rows that are far out would never be found from the constant.
     """
 
-    def __init__(self, numbers: Array, noise: float, like: TableEvidence) -> None:
+    def __init__(self, numbers: Array, noise: float, frame: Frame) -> None:
         self._numbers, self._noise = numbers, noise
-        self.bounds, self.deviations = like.bounds, like.deviations
-        self.centre, self.mean_precision = like.centre, like.mean_precision
+        self.bounds, self.deviations = (frame.range.low, frame.range.high), frame.deviations
+        self.centre, self.mean_precision = frame.centre, frame.mean_precision
 
     def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
         return 0.0
@@ -161,40 +176,72 @@ class NormalEvidence:
         )
 
 
+class Frame(NamedTuple):
+    """What all entries of a fit share, whatever channel they have passed.
+
+    ``deviations`` are the noise levels of clean values that are told apart, ``spread`` a guess at how
+    far these lie apart. ``asked`` is a spread that noise level and means have to make up, where a probe
+    has asked for it: few bins say little of the noise level, two nothing.
+    """
+
+    range: Range
+    deviations: Array
+    centre: float
+    mean_precision: float
+    spread: float
+    asked: Located | None = None
+
+    @classmethod
+    def within(
+        cls,
+        bounds: tuple[float, float],
+        step: float | None = None,
+        asked: Located | None = None,
+        resolution: float = 0.0,
+    ) -> Frame:
+        """From the bounds, and what a probe has found, if there was one."""
+        if asked is not None:
+            frame = cls.about(asked, bounds, step, resolution)
+            return frame._replace(asked=asked, mean_precision=asked.mean_error**-2)
+        low, high = bounds
+        levels = _noise_levels(_SMALLEST * (high - low), _LARGEST * (high - low), resolution)
+        centre, spread = (low + high) / 2, (high - low) / 4
+        return cls(Range.of(bounds, step, None), levels, centre, mean_precision(bounds), spread)
+
+    @classmethod
+    def about(
+        cls, found: Located, bounds: tuple[float, float], step: float | None, resolution: float
+    ) -> Frame:
+        """From where the values themselves were found to lie: it must not count as evidence again."""
+        levels = _noise_levels(_LEAST_PART * found.spread, _MOST_PART * found.spread, resolution)
+        precision = 1 / (found.spread**2 + found.mean_error**2)
+        return cls(Range.of(bounds, step, found), levels, found.mean, precision, found.spread)
+
+
+def _noise_levels(smallest: float, largest: float, resolution: float) -> Array:
+    smallest = max(smallest, 0.35 * resolution)
+    return np.geomspace(smallest, max(largest, 1.1 * smallest), _DEVIATIONS)
+
+
 class TableEvidence:
     """Evidence from a channel with one output per entry, looked up in tables by mean and output.
 
-    ``known`` is what a probe has found, if there was one: where the mean is expected, and a spread that
-    noise level and means have to make up; few bins say little of the noise level, two nothing. ``which``
-    of the channel's edges are those of each entry.
+    ``which`` of the channel's edges are those of each entry.
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        released: Array,
-        bounds: tuple[float, float],
-        step: float | None = None,
-        known: Located | None = None,
-        which: Array | None = None,
+        self, channel: Channel, released: Array, frame: Frame, which: Array | None = None
     ) -> None:
-        low, high = bounds
         which = np.zeros(released.shape, np.int64) if which is None else which
-        smallest, largest = _SMALLEST * (high - low), _LARGEST * (high - low)
-        self.centre, self.mean_precision = (low + high) / 2, mean_precision(bounds)
-        if known is not None:
-            smallest, largest = _LEAST_PART * known.spread, _MOST_PART * known.spread
-            self.centre, self.mean_precision = known.mean, known.mean_error**-2
-        smallest = max(smallest, 0.35 * channel.resolution)
-        self.deviations = np.geomspace(smallest, max(largest, 1.1 * smallest), _DEVIATIONS)
-        self._channel, self._known, self._range = channel, known, Range.of(bounds, step, known)
+        self.deviations, self._asked, self._range = frame.deviations, frame.asked, frame.range
+        self.centre, self.mean_precision = frame.centre, frame.mean_precision
+        self._channel = channel
         self.bounds = self._range.low, self._range.high
         self._which = which
         self._outputs = channel.outputs(released) + channel.matrix.shape[1] * which
         self._means = self._range.means
         self._tables: dict[int, _Table] = {}
-        spread = (high - low) / 4 if known is None else known.spread
-        self.start = NormalEvidence(*channel.unbiased(released, which, spread), self)
+        self.start = NormalEvidence(*channel.unbiased(released, which, frame.spread), frame)
 
     def _table(self, level: int) -> _Table:
         if level not in self._tables:
@@ -238,13 +285,40 @@ class TableEvidence:
         )
 
     def about_spread(self, level: int, means: Array, variances: Array) -> float:
-        if self._known is None:
+        if self._asked is None:
             return 0.0
         row, _ = self._places(means)
         inside = np.clip(means, *self.bounds)
         square = self._table(level).variance[row].mean() + inside.var() + variances.mean()
-        miss = log(square / self._known.spread**2) / self._known.square_error
+        miss = log(square / self._asked.spread**2) / self._asked.square_error
         return -0.5 * miss * miss
+
+
+class MixedEvidence:
+    """Evidence of entries that have passed different channels, or none: each part has its own.
+
+    ``places`` are the entries that the parts are about.
+    """
+
+    def __init__(self, parts: list[tuple[Evidence, Array]], frame: Frame, entries: int) -> None:
+        self._parts, self._frame, self._entries = parts, frame, entries
+        self.bounds, self.deviations = (frame.range.low, frame.range.high), frame.deviations
+        self.centre, self.mean_precision = frame.centre, frame.mean_precision
+
+    def terms(self, level: int, means: Array) -> Terms:
+        whole = Terms(*np.empty((3, self._entries)))
+        for evidence, places in self._parts:
+            for all_of, some in zip(whole, evidence.terms(level, means[places]), strict=True):
+                all_of[places] = some
+        return whole
+
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
+        return 0.0
+
+    @property
+    def start(self) -> Evidence:
+        starts = [(evidence.start, places) for evidence, places in self._parts]
+        return MixedEvidence(starts, self._frame, self._entries)
 
 
 class PresenceEvidence:
@@ -296,3 +370,21 @@ class PresenceEvidence:
             r * miss / (variance * self._half),
             r**2 / (variance * self._half**2),
         )
+
+
+def located(numbers: Array, noise: Array, bounds: tuple[float, float]) -> Located:
+    """Mean and spread of clean values, from numbers with noise of known variances.
+
+    Where noise hides the spread it is no less than the noise could hide, and no more than bounds allow.
+    """
+    weights = 1 / (noise + ((bounds[1] - bounds[0]) / 4) ** 2)
+    weights /= weights.sum()
+    mean = float(weights @ numbers)
+    squares = (numbers - mean) ** 2 - noise
+    square = float(weights @ squares)
+    doubt = float(sqrt(weights**2 @ (squares - square) ** 2))
+    widest = (bounds[1] - bounds[0]) / 2
+    square = min(max(square, doubt, (1e-6 * widest) ** 2), widest**2)
+    mean_error = sqrt(float(weights**2 @ (noise + square)))
+    inside = float(np.clip(mean, *bounds))
+    return Located(inside, sqrt(square), mean_error, hypot(doubt / square, sqrt(2 / len(numbers))))

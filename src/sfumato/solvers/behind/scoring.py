@@ -23,10 +23,10 @@ from sfumato.kernels.numba.residuals import predictions
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site, WeightedSite
+from sfumato.solvers.behind.evidence import Evidence
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.least_squares.core import core_equations
 from sfumato.solvers.least_squares.questions import Rows
-from sfumato.solvers.private.input.evidence import Evidence
 from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
 

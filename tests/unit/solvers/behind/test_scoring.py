@@ -9,9 +9,9 @@ from scipy.stats import norm
 import sfumato as sf
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
+from sfumato.solvers.behind import scoring
+from sfumato.solvers.behind.evidence import Terms
 from sfumato.solvers.least_squares import als
-from sfumato.solvers.private.input import scoring
-from sfumato.solvers.private.input.evidence import Terms
 from sfumato.solvers.protocol import Run
 
 PLANTED = sf.synthetic.cp((14, 12, 10), 2, entries=900, snr=9.0, biases=0.5, shift=1.0, seed=1)

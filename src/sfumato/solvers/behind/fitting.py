@@ -1,0 +1,86 @@
+"""A fit to evidence, sweep by sweep: several starts, of which the likelihood of the evidence picks one.
+
+Where noise drowns what there is to learn, the constant wins. All of it is a function of what has passed
+the channel: post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
+from sfumato.sites.memory import Site
+from sfumato.solvers.behind.evidence import Evidence
+from sfumato.solvers.behind.scoring import Constant, Fit, begin, constant_model, fit_constant, sweep
+from sfumato.solvers.protocol import Info, Run
+
+_FEW_CELLS = 1 << 17
+_SMALL_MODEL = 4096  # parameters up to which several starts cost little
+_WORK = 1 << 16  # entries in all starts: more of them are for tables on which one takes no time
+_CLEARLY = 3.0  # what a model's bound must gain on the constant's: odds of twenty to one
+
+
+class Length(NamedTuple):
+    """Sweeps of each start, and starts."""
+
+    sweeps: int
+    starts: int
+
+    @property
+    def rounds(self) -> int:
+        return self.sweeps * self.starts
+
+
+def usual_length(shape: Shape, cells: int, *, dense: bool = False) -> Length:
+    """More for small problems; where every cell has an entry (``dense``), several starts pay."""
+    parameters = sum(mode.size * rank for mode, rank in zip(shape.modes, shape.ranks, strict=True))
+    if parameters > _SMALL_MODEL or cells > _FEW_CELLS:
+        return Length(40, 2)
+    return Length(100, 8 if dense else min(max(_WORK // max(cells, 1), 2), 8))
+
+
+class Best(NamedTuple):
+    """The best model so far, with its bound on the log-likelihood of what was released."""
+
+    model: Multilinear
+    bound: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the fit has at hand once there is evidence."""
+
+    shape: Shape
+    run: Run
+    length: Length
+    site: Site
+    evidence: Evidence
+    constant: Constant
+    best: Best
+    fit: Fit | None = None
+    completed: int = 0
+
+    @classmethod
+    def begun(cls, shape: Shape, run: Run, length: Length, site: Site, evidence: Evidence) -> Work:
+        constant = fit_constant(evidence, site.tensor.n_entries, shape.fit_mean)
+        noise = float(evidence.deviations[constant.level])
+        best = Best(constant_model(shape, constant), constant.bound + _CLEARLY, noise)
+        return cls(shape, run, length, site, evidence, constant, best)
+
+    def swept(self) -> tuple[Work, Info]:
+        """One sweep further, of the start at hand or of the next one."""
+        start, done = divmod(self.completed, self.length.sweeps)
+        fit = self.fit
+        if done == 0 or fit is None:
+            # Where rows have few entries the cautious start wins, where components are weak the others.
+            run = replace(self.run, seed=self.run.seed + start)
+            fit = begin(run, self.shape, self.constant, self.evidence, self.site, eager=start > 0)
+        fit = sweep(fit, self.evidence, self.site, self.length.sweeps)
+        noise, best = float(self.evidence.deviations[fit.level]), self.best
+        if done == self.length.sweeps - 1 and fit.bound > best.bound:
+            best = Best(fit.inner.model, fit.bound, noise)
+        completed = self.completed + 1
+        return replace(self, fit=fit, best=best, completed=completed), Info(completed, noise=noise)
