@@ -21,9 +21,9 @@ def behind_channels(plan: Plan[Shape], entries: int) -> Plan[Shape]:
     """The plan for values that have passed channels: Bayesian ALS by their likelihood."""
     if plan.solver != ALS():
         raise SettingError(
-            f"values that were privatised are fitted by 'als' with its usual settings, which knows what "
-            f"they have passed, or as counts by sfumato.Coupled; {plan.solver.name!r} would take them for "
-            "clean"
+            "values that were privatised are fitted by 'als' with its usual settings, which knows what "
+            f"they have passed, or as counts by sfumato.Coupled; {plan.solver.name!r} would take them "
+            "for clean"
         )
     if plan.starts != 1:
         raise SettingError(
@@ -33,7 +33,7 @@ def behind_channels(plan: Plan[Shape], entries: int) -> Plan[Shape]:
 
 
 def promised(received: Privatised, shape: Shape) -> Guarantee | None:
-    """What those are promised whose values were privatised; None where raw values were fitted as well."""
+    """What those are promised whose values were privatised; None where raw ones were fitted as well."""
     if received.has_clean or not received.promises:
         return None
     each = [Guarantee.from_json(dict(promise)) for promise in received.promises]

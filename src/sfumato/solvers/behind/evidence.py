@@ -138,13 +138,12 @@ def _by_mean(values: Range, deviation: float) -> tuple[Array, Array, Array]:
 class _Table(NamedTuple):
     """By mean (rows), set of cuts and output: log-probability and score.
 
-    By mean and set: information. By mean: variance of a clean value.
+    By mean and set: information.
     """
 
     logs: Array
     score: Array
     information: Array
-    variance: Array
 
 
 class NormalEvidence:
@@ -217,6 +216,19 @@ class Frame(NamedTuple):
         precision = 1 / (found.spread**2 + found.mean_error**2)
         return cls(Range.of(bounds, step, found), levels, found.mean, precision, found.spread)
 
+    def variances(self, level: int, means: Array) -> Array:
+        """Of clean values with some means."""
+        return np.interp(means, self.range.means, _by_mean(self.range, float(self.deviations[level]))[2])
+
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:
+        """Log-likelihood of the spread that was asked for, given means and their variances."""
+        if self.asked is None:
+            return 0.0
+        inside = np.clip(means, self.range.low, self.range.high)
+        square = self.variances(level, inside).mean() + inside.var() + variances.mean()
+        miss = log(square / self.asked.spread**2) / self.asked.square_error
+        return -0.5 * miss * miss
+
 
 def _noise_levels(smallest: float, largest: float, resolution: float) -> Array:
     smallest = max(smallest, 0.35 * resolution)
@@ -233,7 +245,7 @@ class TableEvidence:
         self, channel: Channel, released: Array, frame: Frame, which: Array | None = None
     ) -> None:
         which = np.zeros(released.shape, np.int64) if which is None else which
-        self.deviations, self._asked, self._range = frame.deviations, frame.asked, frame.range
+        self.deviations, self._frame, self._range = frame.deviations, frame, frame.range
         self.centre, self.mean_precision = frame.centre, frame.mean_precision
         self._channel = channel
         self.bounds = self._range.low, self._range.high
@@ -248,7 +260,7 @@ class TableEvidence:
             if len(self._tables) > _MOST_TABLES:
                 self._tables.clear()
             deviation = float(self.deviations[level])
-            latent, slope, variance = _by_mean(self._range, deviation)
+            latent, slope, _ = _by_mean(self._range, deviation)
             sets = range(len(self._channel.edges))
             laws = [law_of(self._channel, latent, deviation, which) for which in sets]
             probability = np.maximum(np.stack([law.probability for law in laws], 1), LEAST)
@@ -257,7 +269,7 @@ class TableEvidence:
             information = (score * by_mean).sum(axis=2)
             # Far outside the channel's range an entry says next to nothing.
             information = np.maximum(information, _LEAST_SHARE * information.max())
-            self._tables[level] = _Table(np.log(probability), score, information, variance)
+            self._tables[level] = _Table(np.log(probability), score, information)
         return self._tables[level]
 
     def _places(self, means: Array) -> tuple[Array, Array]:
@@ -285,13 +297,7 @@ class TableEvidence:
         )
 
     def about_spread(self, level: int, means: Array, variances: Array) -> float:
-        if self._asked is None:
-            return 0.0
-        row, _ = self._places(means)
-        inside = np.clip(means, *self.bounds)
-        square = self._table(level).variance[row].mean() + inside.var() + variances.mean()
-        miss = log(square / self._asked.spread**2) / self._asked.square_error
-        return -0.5 * miss * miss
+        return self._frame.about_spread(level, means, variances)
 
 
 class MixedEvidence:
@@ -312,8 +318,8 @@ class MixedEvidence:
                 all_of[places] = some
         return whole
 
-    def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
-        return 0.0
+    def about_spread(self, level: int, means: Array, variances: Array) -> float:
+        return self._frame.about_spread(level, means, variances)
 
     @property
     def start(self) -> Evidence:

@@ -9,11 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
+from sfumato.kernels.numba.residuals import predictions
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
 from sfumato.solvers.behind.evidence import Evidence
-from sfumato.solvers.behind.scoring import Constant, Fit, begin, constant_model, fit_constant, sweep
+from sfumato.solvers.behind.scoring import (
+    Constant,
+    Fit,
+    begin,
+    constant_model,
+    expected_log,
+    fit_constant,
+    sweep,
+)
 from sfumato.solvers.protocol import Info, Run
 
 _FEW_CELLS = 1 << 17
@@ -42,16 +53,33 @@ def usual_length(shape: Shape, cells: int, *, dense: bool = False) -> Length:
 
 
 class Best(NamedTuple):
-    """The best model so far, with its bound on the log-likelihood of what was released."""
+    """The best model so far, how good it is, and from which start it came; none of the constant's."""
 
     model: Multilinear
-    bound: float
+    score: float
     noise: float
+    start: int | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """Entries that play no part in a fit, by whose likelihood starts are compared."""
+
+    evidence: Evidence
+    site: Site
+
+    def score(self, fit: Fit) -> float:
+        means, variances = predictions(fit.inner.model, fit.inner.uncertainty, self.site)
+        return expected_log(self.evidence, fit.level, means, variances)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the fit has at hand once there is evidence."""
+    """What the fit has at hand once there is evidence.
+
+    Starts are compared by the bound on the likelihood of what they were fitted to, or by what was
+    ``held`` out. The first of them is number ``first``.
+    """
 
     shape: Shape
     run: Run
@@ -60,27 +88,45 @@ class Work:
     evidence: Evidence
     constant: Constant
     best: Best
+    held: Held | None = None
+    first: int = 0
     fit: Fit | None = None
     completed: int = 0
 
     @classmethod
-    def begun(cls, shape: Shape, run: Run, length: Length, site: Site, evidence: Evidence) -> Work:
+    def begun(
+        cls,
+        shape: Shape,
+        run: Run,
+        length: Length,
+        site: Site,
+        evidence: Evidence,
+        held: Held | None = None,
+    ) -> Work:
         constant = fit_constant(evidence, site.tensor.n_entries, shape.fit_mean)
+        # What is held out says which start is better, but at small epsilons not whether any is.
+        score = constant.bound + _CLEARLY if held is None else -np.inf
         noise = float(evidence.deviations[constant.level])
-        best = Best(constant_model(shape, constant), constant.bound + _CLEARLY, noise)
-        return cls(shape, run, length, site, evidence, constant, best)
+        best = Best(constant_model(shape, constant), score, noise)
+        return cls(shape, run, length, site, evidence, constant, best, held)
+
+    @property
+    def done(self) -> bool:
+        return self.completed == self.length.rounds
 
     def swept(self) -> tuple[Work, Info]:
         """One sweep further, of the start at hand or of the next one."""
         start, done = divmod(self.completed, self.length.sweeps)
-        fit = self.fit
+        fit, start = self.fit, self.first + start
         if done == 0 or fit is None:
             # Where rows have few entries the cautious start wins, where components are weak the others.
             run = replace(self.run, seed=self.run.seed + start)
             fit = begin(run, self.shape, self.constant, self.evidence, self.site, eager=start > 0)
         fit = sweep(fit, self.evidence, self.site, self.length.sweeps)
         noise, best = float(self.evidence.deviations[fit.level]), self.best
-        if done == self.length.sweeps - 1 and fit.bound > best.bound:
-            best = Best(fit.inner.model, fit.bound, noise)
+        if done == self.length.sweeps - 1:
+            score = fit.bound if self.held is None else self.held.score(fit)
+            if score > best.score:
+                best = Best(fit.inner.model, score, noise, start)
         completed = self.completed + 1
         return replace(self, fit=fit, best=best, completed=completed), Info(completed, noise=noise)

@@ -7,7 +7,7 @@ is. It needs no budget: all that it sees of a privatised value is what has left 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from sfumato.checks import check_count, given
 from sfumato.data.channels import Channel, Geometric, Response
 from sfumato.data.privatised import Passed, Privatised
+from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.shape import Shape
 from sfumato.records import record
@@ -23,17 +24,21 @@ from sfumato.sites.received import ReceivedSite
 from sfumato.solvers.behind.evidence import (
     Evidence,
     Frame,
+    Located,
     MixedEvidence,
     NormalEvidence,
     TableEvidence,
     located,
 )
-from sfumato.solvers.behind.fitting import Length, Work, usual_length
+from sfumato.solvers.behind.fitting import Held, Length, Work, usual_length
+from sfumato.solvers.behind.scoring import fit_constant
 from sfumato.solvers.least_squares import als
 from sfumato.solvers.protocol import Finished, Info, Run
 from sfumato.types import Array
 
 _MOST_LEVELS = 128  # of clean values that are taken for the steps that they are
+_ENOUGH = 2000  # entries, for some that are held out to tell which start is best
+_HELD, _HELD_STREAM = 0.1, 0x4E1D  # share of the entries, and the stream of random numbers that picks
 
 
 @record
@@ -47,8 +52,12 @@ class ReceivedQuery:
 
 @dataclass(frozen=True)
 class State:
+    """``trial`` compares starts on a part of the entries; ``work`` is the fit of all of them."""
+
     shape: Shape
     run: Run
+    received: Privatised | None = None
+    trial: Work | None = None
     work: Work | None = None
 
 
@@ -78,8 +87,13 @@ class Received:
         usual = usual_length(shape, self.entries)
         return Length(self.sweeps or usual.sweeps, self.starts or usual.starts)
 
+    def _tries(self, shape: Shape) -> bool:
+        """Whether starts are compared by entries that are held out of a fit."""
+        return self.entries >= _ENOUGH and self._length(shape).starts > 1
+
     def rounds(self, shape: Shape) -> int:
-        return 1 + self._length(shape).rounds
+        length = self._length(shape)
+        return 1 + length.rounds + (length.sweeps if self._tries(shape) else 0)
 
     def init(self, run: Run, shape: Shape) -> State:
         self.check(shape)
@@ -89,23 +103,64 @@ class Received:
         return ReceivedQuery()
 
     def update(self, state: State, received: Privatised) -> tuple[State, Info]:
-        if state.work is None:
-            tensor = received.tensor
-            site = Site(tensor.with_values(tensor.values.astype(state.shape.dtype)), state.run.threads)
-            evidence = evidence_of(received)
-            work = Work.begun(state.shape, state.run, self._length(state.shape), site, evidence)
-            return replace(state, work=work), Info(0)
-        work, info = state.work.swept()
-        return replace(state, work=work), info
+        if state.trial is None and state.work is None:
+            return self._begun(state, received), Info(0)
+        if state.trial is not None and not state.trial.done:
+            trial, info = state.trial.swept()
+            after = replace(state, trial=trial)
+            return (self._decided(after, received) if trial.done else after), info
+        work, info = _begun(state).swept()
+        tried = 0 if state.trial is None else state.trial.completed
+        return replace(state, work=work), replace(info, completed=info.completed + tried)
+
+    def _begun(self, state: State, received: Privatised) -> State:
+        length, frame = self._length(state.shape), frame_of(received)
+        if not self._tries(state.shape):
+            return replace(state, work=self._work(state, received, frame, length))
+        held = np.random.default_rng([state.run.seed, _HELD_STREAM]).random(received.n_entries) < _HELD
+        other = received.take(held)
+        judge = Held(evidence_of(other, frame._replace(asked=None)), _site(other, state))
+        trial = self._work(state, received.take(~held), frame, length, judge)
+        return replace(state, trial=trial)
+
+    def _decided(self, state: State, received: Privatised) -> State:
+        """All entries, from the start that was best."""
+        sweeps, best = self._length(state.shape).sweeps, _begun(state).best
+        work = self._work(state, received, frame_of(received), Length(sweeps, 1))
+        return replace(state, work=replace(work, first=best.start or 0))
+
+    def _work(
+        self,
+        state: State,
+        received: Privatised,
+        frame: Frame,
+        length: Length,
+        held: Held | None = None,
+    ) -> Work:
+        evidence, site = evidence_of(received, frame), _site(received, state)
+        return Work.begun(state.shape, state.run, length, site, evidence, held)
 
     def finish(self, state: State) -> Finished[Multilinear]:
-        if state.work is None:
-            raise ValueError("the first round has to be answered by the data")
-        return Finished(state.work.best.model)
+        return Finished(_begun(state).best.model)
 
 
-def evidence_of(received: Privatised) -> Evidence:
-    """What received entries say of their means: each part by its own channel, all in one frame."""
+def _begun(state: State) -> Work:
+    work = state.trial if state.work is None else state.work
+    if work is None:
+        raise SettingError("the first round has to be answered by the data")
+    return work
+
+
+def _site(received: Privatised, state: State) -> Site:
+    tensor = received.tensor
+    return Site(tensor.with_values(tensor.values.astype(state.shape.dtype)), state.run.threads)
+
+
+# -- what was received, as evidence ---------------------------------------------------------------
+
+
+def frame_of(received: Privatised) -> Frame:
+    """What all entries share, from all of them: where values lie, and how far apart."""
     bounds, values = received.bounds, received.tensor.values.astype(np.float64)
     parts = [(_passed(passed, bounds, received.step), here) for passed, here in received.parts()]
     numbers, noise = np.empty(values.shape), np.empty(values.shape)
@@ -113,11 +168,31 @@ def evidence_of(received: Privatised) -> Evidence:
         numbers[here], noise[here] = _unbiased(passed, values[here], bounds)
     channels = [passed.channel for passed, _ in parts if passed is not None]
     resolution = min([channel.resolution for channel in channels], default=0.0)
-    frame = Frame.about(located(numbers, noise, bounds), bounds, received.step, resolution)
-    evidence = [(_evidence(passed, values[here], frame), np.flatnonzero(here)) for passed, here in parts]
-    if len(evidence) == 1:
-        return evidence[0][0]
-    return MixedEvidence(evidence, frame, received.n_entries)
+    found = located(numbers, noise, bounds)
+    frame = Frame.about(found, bounds, received.step, resolution)
+    return frame._replace(asked=_whole_spread(received, frame, found))
+
+
+def _whole_spread(received: Privatised, frame: Frame, found: Located) -> Located:
+    """The spread of clean values that all entries show together, whatever their means are.
+
+    A channel of few outputs says so little of the noise level by itself that the approximations of the
+    fit would settle it: means and noise have to make up what is there without any model of means.
+    """
+    constant = fit_constant(evidence_of(received, frame), received.n_entries, True)
+    square = float(frame.variances(constant.level, np.array([constant.mean]))[0])
+    return replace(found, mean=constant.mean, spread=sqrt(square))
+
+
+def evidence_of(received: Privatised, frame: Frame) -> Evidence:
+    """What received entries say of their means: each part by its own channel, all in one frame."""
+    values = received.tensor.values.astype(np.float64)
+    bounds, step = received.bounds, received.step
+    parts = [
+        (_evidence(_passed(passed, bounds, step), values[here], frame), np.flatnonzero(here))
+        for passed, here in received.parts()
+    ]
+    return parts[0][0] if len(parts) == 1 else MixedEvidence(parts, frame, received.n_entries)
 
 
 def _passed(passed: Passed | None, bounds: tuple[float, float], step: float) -> Passed | None:

@@ -79,7 +79,7 @@ def fit_constant(evidence: Evidence, entries: int, fit_mean: bool) -> Constant:
         level = _best_level(evidence, level, np.full(entries, mean), certain)
         if level == before[0] and abs(mean - before[1]) < 1e-4 * float(evidence.deviations[level]):
             break
-    bound = _expected_log(evidence, level, np.full(entries, mean), certain)
+    bound = expected_log(evidence, level, np.full(entries, mean), certain)
     return Constant(mean, level, bound)
 
 
@@ -114,7 +114,7 @@ def sweep(fit: Fit, evidence: Evidence, site: Site, sweeps: int) -> Fit:
         inner = _learn(inner)
     means, variances = predictions(inner.model, inner.uncertainty, site)
     level = _best_level(evidence, fit.level, means, variances, fit.least(sweeps))
-    bound = _expected_log(evidence, level, means, variances) - divergence(inner)
+    bound = expected_log(evidence, level, means, variances) - divergence(inner)
     return replace(fit, inner=replace(inner, sweep=inner.sweep + 1), level=level, bound=bound)
 
 
@@ -155,7 +155,7 @@ def _learn(inner: als.State) -> als.State:
 # -- how good it is -------------------------------------------------------------------------------
 
 
-def _expected_log(evidence: Evidence, level: int, means: Array, variances: Array) -> float:
+def expected_log(evidence: Evidence, level: int, means: Array, variances: Array) -> float:
     """Log-likelihood expected under the posterior, to second order: E log P = log P - v I / 2."""
     terms = evidence.terms(level, means)
     entries = float((terms.log - 0.5 * variances * terms.information).sum())
@@ -164,11 +164,11 @@ def _expected_log(evidence: Evidence, level: int, means: Array, variances: Array
 
 def _best_level(evidence: Evidence, level: int, means: Array, variances: Array, least: int = 0) -> int:
     """The noise level with the largest expected log-likelihood, looked for step by step."""
-    best = _expected_log(evidence, level, means, variances)
+    best = expected_log(evidence, level, means, variances)
     for step in (1, -1):
         start = level
         while least <= level + step < len(evidence.deviations):
-            value = _expected_log(evidence, level + step, means, variances)
+            value = expected_log(evidence, level + step, means, variances)
             if value <= best:
                 break
             level, best = level + step, value
