@@ -8,6 +8,8 @@ from sfumato.data import datasets as datasets
 from sfumato.data import prepare as prepare
 from sfumato.data import scaling as scaling
 from sfumato.data import synthetic as synthetic
+from sfumato.data.io.privatised_files import read_privatised as read_privatised
+from sfumato.data.io.privatised_files import write_privatised as write_privatised
 from sfumato.data.io.read import read as read
 from sfumato.data.io.write import write_completed as write_completed
 from sfumato.data.io.write import write_factors as write_factors

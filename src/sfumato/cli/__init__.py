@@ -14,7 +14,19 @@ import typer
 from typer.core import TyperGroup
 
 from sfumato import __version__
-from sfumato.cli import audit, complete, couple, plan, predict, reproduce, shard, show, sign, study
+from sfumato.cli import (
+    audit,
+    complete,
+    couple,
+    plan,
+    predict,
+    privatise,
+    reproduce,
+    shard,
+    show,
+    sign,
+    study,
+)
 from sfumato.cli.command import example, repeat_flags
 from sfumato.cli.interrupt import heard_at_once
 from sfumato.errors import OldFormatWarning, PrivacyWarning, SfumatoError
@@ -99,6 +111,7 @@ def _sfumato(
 
 for _command in (
     complete.complete,
+    privatise.privatise,
     shard.shard,
     couple.couple,
     predict.predict,

@@ -86,6 +86,13 @@ def complete(
             metavar="SHARE", help="Share of the entries to hold out and measure errors at: --test 0.2."
         ),
     ] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE...",
+            help="Files of values that others have privatised, to be fitted together with FILE.",
+        ),
+    ] = None,
     duplicates: options.DuplicatePolicy = Duplicates.error,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,
@@ -101,6 +108,10 @@ def complete(
     FILE may be a folder of shards, which are fitted as they lie on disk (--engine disk) or by workers
     of a Ray cluster; what would change them is an error.
 
+    FILE may hold privatised values (`sfumato privatise`): a fit of these knows what they have passed,
+    needs no budget, and promises what they do. With --others, files of several owners are fitted
+    together; where FILE holds raw values, the model is as secret as these, and all in the folder `owner`.
+
     Without --epsilon the result is not private. With it, the folder holds `release`, which is safe to
     hand out and says what it promises, and, where rows stay with their owners, `owner`, which is not.
 
@@ -109,10 +120,19 @@ def complete(
     private constant and private biases are fitted beside it, to see whether it pays: they are in no file
     and no ledger. All errors are for you alone, and no guarantee covers them.
     """
+    from sfumato.cli.complete_received import Received
+    from sfumato.data.io.privatised_files import is_privatised
     from sfumato.report.text import NOT_PRIVATE, completed_text
     from sfumato.store import check_destination
 
     notes, tune_rank, bounds = notes_unless(quiet), release.tune_rank, columns.bounds
+    if others or is_privatised(file):
+        asked = Received(file, tuple(others or ()), columns, model, rank, ranks, seed, threads)
+        asked.refuse(
+            solver, rounds, test, engines, {**promise.given(release), "--epsilon": promise.epsilon}
+        )
+        asked.complete(out, release.force, notes, as_json)
+        return
     with reading(file.name, notes):
         shards = shards_in(file)
     if shards is not None:

@@ -42,6 +42,19 @@ class Passed:
     step: float
     answers: tuple[float, ...] = ()
 
+    @property
+    def in_words(self) -> str:
+        channel = self.channel
+        if isinstance(channel, Response):
+            truth = channel.matrix[0, 0]
+            answers = ", ".join(f"{answer:g}" for answer in self.answers[:8])
+            more = "" if len(self.answers) <= 8 else ", ..."
+            return f"randomised response among {answers}{more}: the truth with probability {truth:.3g}"
+        if isinstance(channel, Geometric):
+            noise = 2 * channel.ratio / (1 - channel.ratio) ** 2
+            return f"two-sided geometric noise of deviation {channel.step * noise**0.5:.3g}"
+        return f"{channel.law.capitalize()} noise of scale {channel.scale:.3g}"
+
     def released(self, values: Array) -> Array:
         """What the channel has released, from the numbers that were written down."""
         if isinstance(self.channel, Additive):

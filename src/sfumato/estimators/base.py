@@ -70,13 +70,24 @@ from sfumato.privacy.facts import Facts, assumed_scatter
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.solvers.protocol import Info, Run, Solver
 from sfumato.solvers.registry import method_named
-from sfumato.store import StoredModel, release_files, save_model, save_private, save_release
+from sfumato.store import (
+    StoredModel,
+    release_files,
+    save_model,
+    save_own,
+    save_private,
+    save_release,
+)
 from sfumato.surface import setting
 
 _NOT_PRIVATE = "this model is not private: fit it with privacy=... to release it"
 _REFITTED = (
     "this model was refitted with a site's raw data and is as secret as they are: it stays with the "
     "site. What may be handed out is the release that it was made from"
+)
+_BESIDE_RAW = (
+    "this model was fitted to raw data of a site beside others' noisy values, and is as secret as the "
+    "raw data: it stays with the site"
 )
 # settings that a folder does not hold
 NOT_SAVED = ("progress", "dtype", "solver", "privacy", "threads", "engine")
@@ -429,7 +440,8 @@ class TensorEstimator(Parametrised, ABC):
         """Write the fitted model to a folder; see :func:`sfumato.load`.
 
         Of a private fit that is its release in the folder's ``release``, and in ``owner`` the rows
-        that stay with their owners; ``force`` is that of :meth:`release`.
+        that stay with their owners; ``force`` is that of :meth:`release`. A model of a site's own raw
+        data beside others' noisy values is all in ``owner``.
         """
         model = self._fitted()
         if self.guarantee_ is not None:
@@ -444,6 +456,8 @@ class TensorEstimator(Parametrised, ABC):
             "scatter": self.scatter_,
             **({"refit": self.refit_} if self.refit_ else {}),
         }
+        if self.beside_raw_:
+            return save_own(self._stored(model, {**notes, "beside_raw": True}), folder)
         return save_model(self._stored(model, notes), folder)
 
     def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
@@ -461,7 +475,8 @@ class TensorEstimator(Parametrised, ABC):
     def _releasable(self, force: bool) -> StoredModel:
         model = self._fitted()
         if self.guarantee_ is None:
-            raise ReleaseError(_REFITTED if self.refit_ else _NOT_PRIVATE)
+            why = _BESIDE_RAW if self.beside_raw_ else _NOT_PRIVATE
+            raise ReleaseError(_REFITTED if self.refit_ else why)
         self.guarantee_.check_releasable(force)
         return self._stored(model, {})
 

@@ -58,6 +58,7 @@ def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:
     estimator.n_entries_ = whole_number(notes["entries"], "the number of entries")
     estimator.fit_seconds_ = finite_number(notes["fit_seconds"], "the time of the fit")
     estimator.refit_ = notes.get("refit")
+    estimator.beside_raw_ = notes.get("beside_raw") is True
     estimator.history_ = tuple(made_of(Info, info, "its history") for info in notes["history"])
 
 

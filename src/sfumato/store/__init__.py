@@ -23,6 +23,7 @@ from sfumato.store.models import (
     load_model,
     release_files,
     save_model,
+    save_own,
     save_private,
     save_release,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "save_coupled",
     "save_coupled_release",
     "save_model",
+    "save_own",
     "save_private",
     "save_private_coupled",
     "save_release",

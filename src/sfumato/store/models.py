@@ -17,7 +17,7 @@ from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
-from sfumato.store.names import MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
+from sfumato.store.names import JSON, MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
 from sfumato.store.reading import damage
 from sfumato.store.replacing import replacing_folder, write_files
 from sfumato.store.writing import (
@@ -56,6 +56,21 @@ class StoredModel:
 def save_model(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write a model folder, replacing an older model there; nothing is left if writing fails."""
     return write_folder(with_manifest(_model_files(stored)), folder)
+
+
+_ALL_OWN = (
+    b"This model was fitted to raw data of its owner, beside noisy values of others.\n"
+    b"It is as secret as the raw data, and so are its predictions: keep it with its owner.\n"
+)
+
+
+def save_own(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
+    """Write a model that is all of its owner's: there is no release of it."""
+    files = with_manifest({**_model_files(stored), NOT_FOR_RELEASE: _ALL_OWN})
+    with replacing_folder(folder) as new:
+        (new / OWNER).mkdir(mode=0o700)
+        write_files(new / OWNER, files)
+    return Path(folder)
 
 
 def save_release(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
@@ -174,7 +189,8 @@ def load_model(folder: str | os.PathLike[str]) -> StoredModel:
     """
     path = existing_folder(folder)
     if not os.path.lexists(path / RELEASE):
-        return _model_of(read_folder(path))
+        alone = (path / OWNER / JSON).is_file() and not (path / JSON).is_file()
+        return _model_of(read_folder(path / OWNER if alone else path))
     release = read_folder(path / RELEASE)
     stored = _model_of(release)
     if stored.local is None or not os.path.lexists(path / OWNER):

@@ -20,7 +20,7 @@ def is_model(folder: Path) -> bool:
     """Whether a folder holds a model, or a private fit."""
     return any(
         (folder / part / JSON).is_file() and (folder / part / TENSORS).is_file()
-        for part in ("", RELEASE)
+        for part in ("", RELEASE, OWNER)
     )
 
 

@@ -17,6 +17,7 @@ from sfumato.data.io import arrays, tables
 from sfumato.data.io.delimited import check_separator
 from sfumato.data.io.files import DELIMITED_KINDS, TABLE_KINDS, existing_file, file_kind, reading
 from sfumato.data.io.labels import LabelEncoder, bin_times, dates_from_text, is_text
+from sfumato.data.io.privatised_files import is_privatised
 from sfumato.data.io.tables import EntryCollector, RowEncoder, Selection
 from sfumato.data.tensor import Mode, SparseTensor, check_bounds
 from sfumato.errors import DataError, SettingError
@@ -33,6 +34,7 @@ def read(
     variable: str | None = None,
     separator: str | None = None,
     date_format: str | None = None,
+    privatised: bool = False,
 ) -> SparseTensor:
     """Read a sparse tensor.
 
@@ -48,6 +50,9 @@ def read(
     is what stands between the columns of a .csv or .tsv file, by default what its header shows: a comma
     or tab, else one of ; and |. ``bounds`` are the lowest and the highest value possible; they are
     recorded, and judged when a model is fitted, as are duplicates and missing values.
+
+    A file of privatised values is refused (:func:`sfumato.read_privatised` reads it), unless
+    ``privatised`` says that noisy values are to be taken as they are written.
     """
     check_text(**given(value=value, variable=variable))
     check_kind(Mapping | None, "bins by the names of columns", bins=bins)
@@ -59,6 +64,11 @@ def read(
         with reading(f"the {type(source).__name__}"):
             return _read_object(source, selection, bounds)
     path, kind = _file(source, separator)
+    if not privatised and is_privatised(path):
+        raise DataError(
+            f"{path.name} holds privatised values, which are not to be taken for clean: read it with "
+            "sfumato.read_privatised, or fit it by sfumato complete"
+        )
     if variable is not None and kind not in ("npz", "mat", "xlsx"):
         raise SettingError(
             f"{setting('variable')} chooses an array of a .npz or .mat file, not {path.name}"

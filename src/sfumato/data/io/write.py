@@ -107,6 +107,16 @@ def write_completed(
     value_name: str = "prediction",
 ) -> None:
     """Write cells: a column of labels for each mode, then the values."""
+    write_table(cells_table(coordinates, values, modes, value_name), path)
+
+
+def cells_table(
+    coordinates: NDArray[np.integer[Any]],
+    values: NDArray[Any],
+    modes: Sequence[Mode],
+    value_name: str,
+) -> pa.Table:
+    """Cells as a table: a column of labels for each mode, then the values."""
     check_text(value_name=value_name)
     _check_cells(coordinates, values, modes)
     columns = {
@@ -115,7 +125,7 @@ def write_completed(
     if value_name in columns:
         raise SettingError(f"value_name {value_name!r} is the name of a mode: choose another")
     columns[value_name] = pa.array(np.ascontiguousarray(values))
-    write_table(pa.table(columns), path)
+    return pa.table(columns)
 
 
 def write_factors(
