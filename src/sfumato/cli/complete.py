@@ -53,6 +53,7 @@ def _rank(text: str) -> int | None:
     "Fit a model to a file and save it.",
     "sfumato complete ratings.csv --modes user item day --value rating \\",
     "    --bounds 1 5 --bin day=day --rank 8 --test 0.2 --out model",
+    take_several=("--others",),
 )
 def complete(
     file: options.Source,
@@ -110,7 +111,7 @@ def complete(
 
     FILE may hold privatised values (`sfumato privatise`): a fit of these knows what they have passed,
     needs no budget, and promises what they do. With --others, files of several owners are fitted
-    together; where FILE holds raw values, the model is as secret as these, and all in the folder `owner`.
+    together; where FILE holds raw values, the model is as secret as these, and all in `owner`.
 
     Without --epsilon the result is not private. With it, the folder holds `release`, which is safe to
     hand out and says what it promises, and, where rows stay with their owners, `owner`, which is not.
