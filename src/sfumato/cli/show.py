@@ -42,17 +42,30 @@ def describe(
     "sfumato explain model",
 )
 def explain(
-    folder: options.ModelFolder,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a model, or a file of privatised values.")
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Print the guarantee of a model: what it protects, from whom, and on which grounds.
 
+    A file that `sfumato privatise` wrote has a guarantee as well.
+
     Every file is held against the manifest first. That shows accidents, not forgery: who a release
     comes from is what `sfumato verify` says.
     """
+    from sfumato.data.io.privatised_files import is_privatised, read_privatised
+    from sfumato.privacy.guarantee import Guarantee
     from sfumato.report.text import NOT_PRIVATE
     from sfumato.store import guarantee_of, has_manifest, signed_by
 
+    if is_privatised(folder):
+        said = read_privatised(folder)
+        promised = Guarantee.from_json(dict(said.promises[0]))
+        typer.echo(json.dumps(promised.to_json()) if as_json else str(promised))
+        if not as_json:
+            typer.echo(f"{'values':15}{said.passed[0].in_words}")
+        return
     guarantee, key = guarantee_of(folder), signed_by(folder)
     if as_json:
         typer.echo(json.dumps(None if guarantee is None else guarantee.to_json()))

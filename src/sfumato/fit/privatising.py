@@ -292,7 +292,7 @@ def privatise(
     """
     check_tensor(data)
     check_seed(**given(seed=seed))
-    entropy_of_key(key, seed, sampler, b"")  # bad ones are refused before anything is planned
+    Entropy(seed, sampler, _secret(key, b""))  # bad ones are refused before anything is planned
     budget = Budget(epsilon, delta)
     tensor = _gridded(prepare.merge_duplicates(data, duplicates), grid)
     hides = grid is not False
@@ -306,23 +306,24 @@ def privatise(
     if isinstance(local_unit, UnitValues):
         tensor = prepare.cap(tensor, local_unit.mode, changing)
     warn_of(plan.caveats)
-    digest = _digest(tensor, plan.task)
-    entropy = entropy_of_key(key, seed, sampler, digest)
+    secret = _secret(key, _digest(tensor, plan.task))
+    entropy = Entropy(seed, sampler, secret)
     book = Ledger(local_unit, limit, ledger) if ledger is not None else Ledger(local_unit, budget)
-    run = f"privatised {digest.hex()[:32]}" if key is not None else ""
+    # Under the name that a key gives to these entries they are charged once; it tells nothing of either.
+    run = "" if secret is None else f"privatised {sha256(b'name' + secret).hexdigest()[:32]}"
     with book.reserve(plan.charges, entropy, run=run) as reservation:
         noisy = reservation.ask(lambda draw: draw.release(plan.task.cut(tensor.values)))
     promise, passed = plan.guarantee(book, entropy), plan.task.passed
     return Privatised(_written(tensor, plan.task, noisy.values), (passed,), None, (promise.to_json(),))
 
 
-def entropy_of_key(key: bytes | None, seed: int | None, sampler: Sampler, digest: bytes) -> Entropy:
-    """The source of noise: of the operating system, of a seed, or of a key and what it is for."""
+def _secret(key: bytes | None, digest: bytes) -> bytes | None:
+    """What the noise of these entries and settings follows from, under a key; None without one."""
     if key is None:
-        return Entropy(seed, sampler)
+        return None
     if not isinstance(key, bytes) or len(key) != SECRET:
         raise wrong("key", f"{SECRET} secret bytes, such as sfumato.new_noise_key() makes", "others")
-    return Entropy(seed, sampler, sha256(b"sfumato privatise" + key + digest).digest())
+    return sha256(b"sfumato privatise" + key + digest).digest()
 
 
 def new_noise_key() -> bytes:
