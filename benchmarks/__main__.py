@@ -22,6 +22,7 @@ PARTS = (
     "power",
     "coupled",
     "coupled_private",
+    "local",
     "memory",
     "shards",
     "scaling",

@@ -201,7 +201,8 @@ class Frame(NamedTuple):
         """From the bounds, and what a probe has found, if there was one."""
         if asked is not None:
             frame = cls.about(asked, bounds, step, resolution)
-            return frame._replace(asked=asked, mean_precision=asked.mean_error**-2)
+            sure = asked.mean_error**-2
+            return frame._replace(asked=asked, centre=asked.mean, mean_precision=sure)
         low, high = bounds
         levels = _noise_levels(_SMALLEST * (high - low), _LARGEST * (high - low), resolution)
         centre, spread = (low + high) / 2, (high - low) / 4
@@ -211,10 +212,11 @@ class Frame(NamedTuple):
     def about(
         cls, found: Located, bounds: tuple[float, float], step: float | None, resolution: float
     ) -> Frame:
-        """From where the values themselves were found to lie: it must not count as evidence again."""
+        """From where the values themselves were found to lie: of their mean the bounds alone tell."""
         levels = _noise_levels(_LEAST_PART * found.spread, _MOST_PART * found.spread, resolution)
-        precision = 1 / (found.spread**2 + found.mean_error**2)
-        return cls(Range.of(bounds, step, found), levels, found.mean, precision, found.spread)
+        centre = (bounds[0] + bounds[1]) / 2
+        sure = mean_precision(bounds)
+        return cls(Range.of(bounds, step, found), levels, centre, sure, found.spread)
 
     def variances(self, level: int, means: Array) -> Array:
         """Of clean values with some means."""
