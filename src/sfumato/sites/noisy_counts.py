@@ -14,15 +14,24 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
 from sfumato.data.channels import Geometric, Response, probabilities
 from sfumato.data.privatised import Passed, Privatised
 from sfumato.errors import DataError
-from sfumato.kernels.numba.noisy_counts import EXACT, GEOMETRIC, NO_BOUND, TABLE, NoisyCounts
+from sfumato.kernels.numba.noisy_counts import (
+    EXACT,
+    GEOMETRIC,
+    NO_BOUND,
+    TABLE,
+    NoisyCounts,
+    expected_counts,
+)
 from sfumato.types import Array
 
 _FEW = 256  # levels of geometric noise that get a table, which is faster
 _MOST = 1 << 24  # probabilities of a table
+_LEAST_RATE = 1e-3
 
 
 class _Law(NamedTuple):
@@ -64,6 +73,23 @@ def measured_bounds(data: Privatised) -> tuple[float, float] | None:
     clean = [data.tensor.values[here] for passed, here in data.parts() if passed is None]
     inside = all(((values >= bounds[0]) & (values <= bounds[1])).all() for values in clean)
     return bounds if inside else None
+
+
+def typical_rate(counts: NoisyCounts, cells: int) -> float:
+    """The rate under which all counts are most likely if they have the same one; cells beyond are zeros."""
+    of_entries = np.stack([counts.which, counts.outputs])
+    (which, outputs), times = np.unique(of_entries, axis=1, return_counts=True)
+    if (counts.kinds[which] == EXACT).all():
+        return max(float(times @ outputs) / cells, _LEAST_RATE)
+    few = counts._replace(outputs=np.ascontiguousarray(outputs), which=np.ascontiguousarray(which))
+
+    def unlikely(logarithm: float) -> float:
+        rates = np.full(times.shape[0], np.exp(logarithm))
+        return -float(times @ expected_counts(few, rates, 1, with_logs=True)[1])
+
+    most = max(float(outputs.max()), float(counts.top[counts.kinds == TABLE].max(initial=0)), 1.0)
+    found = minimize_scalar(unlikely, bounds=(np.log(_LEAST_RATE), np.log(2 * most)), method="bounded")
+    return float(np.exp(found.x))
 
 
 def _law(passed: Passed, values: Array) -> _Law:

@@ -20,7 +20,8 @@ are zeros have no events, and their part in the sums of designs is a closed form
 
 Means are learnt in as few modes as fix the scale of every relation, and are one in the others: factors of
 two modes could otherwise grow and shrink against each other, which no data would hinder. These modes are
-chosen by their size, the largest first. Parameters are float64 whatever the data's type is; samples are
+chosen by their size, the largest first. Chains begin at rates that are right on average: behind strong
+noise they would take long to get there, as counts that nobody sees follow the rate. Parameters are float64 whatever the data's type is; samples are
 kept in the type that was asked for.
 
 Table D.1 of the paper has three constructions of the noisy count. The first, x plus two-sided geometric
@@ -51,6 +52,7 @@ from sfumato.solvers.coupled.gibbs_queries import (
     Events,
     EventsQuery,
     ExposureQuery,
+    ScaleQuery,
     check_relation,
 )
 from sfumato.solvers.coupled.shape import (
@@ -79,6 +81,8 @@ class Chain:
     generator: np.random.Generator
     shapes: Array
     means: list[Array]  # one for each component of a mode; of a core one
+    learns_shape: NDArray[np.bool_]
+    learns_mean: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +129,9 @@ class Gibbs:
         return self.burn_in + self.samples * self.thin
 
     def rounds(self, shape: Shape | CoupledShape) -> int:
-        """Counts to begin with; and in every sweep all blocks, then counts again."""
+        """Scales and counts to begin with; and in every sweep all blocks, then counts again."""
         self._check()
-        return 1 + self.sweeps * coupled_shape(shape, 1.0, WHAT).steps
+        return 2 + self.sweeps * coupled_shape(shape, 1.0, WHAT).steps
 
     def sample_bytes(self, shape: Shape | CoupledShape) -> int:
         """Memory that the kept samples take."""
@@ -142,7 +146,9 @@ class Gibbs:
         kept = Posterior.empty(coupled.zeros(), "poisson", self.chains, self.samples)
         return State(coupled, run.seed, chains, kept)
 
-    def ask(self, state: State) -> EventsQuery | ExposureQuery:
+    def ask(self, state: State) -> ScaleQuery | EventsQuery | ExposureQuery:
+        if state.round == 0:
+            return ScaleQuery()
         models = tuple(chain.model for chain in state.chains)
         done, number = self._place(state)
         if number is None:
@@ -152,6 +158,10 @@ class Gibbs:
     def update(self, state: State, statistics: Events | Array) -> tuple[State, Info]:
         done, number = self._place(state)
         after = replace(state, round=state.round + 1)
+        if state.round == 0:
+            for chain in state.chains:
+                self._scale(chain, state.shape, np.asarray(statistics))
+            return after, Info(done)
         if isinstance(statistics, Events):
             return replace(after, events=statistics), self._look(state, statistics, done)
         assert number is not None and state.events is not None
@@ -167,9 +177,9 @@ class Gibbs:
 
     def _place(self, state: State) -> tuple[int, int | None]:
         """Sweeps that are done, and the block that is next; None for counts."""
-        if state.round == 0:
+        if state.round < 2:
             return 0, None
-        done, number = state.shape.place(state.round - 1)
+        done, number = state.shape.place(state.round - 2)
         return (done + 1, None) if number is None else (done, number)
 
     # -- checks -----------------------------------------------------------------------------------
@@ -209,7 +219,20 @@ class Gibbs:
             np.random.default_rng([own, 1]),
             np.array([_SHAPE if a is None else a for a in shapes]),
             [np.full(n, 1.0 if m is None else m) for n, m in zip(sizes, means, strict=True)],
+            np.array([a is None for a in shapes]),
+            np.array([m is None for m in means]) & _scaling(shape),
         )
+
+    def _scale(self, chain: Chain, shape: CoupledShape, rates: Array) -> None:
+        """Bring the values of every relation to its typical rate."""
+        model, blocks = chain.model, np.flatnonzero(_scaling(shape))
+        cells = [np.prod([shape.sizes[mode] for mode in part.modes], dtype=float) for part in shape.parts]
+        now = np.array([model.total(v) for v in range(len(shape.parts))]) / cells
+        logarithms = np.linalg.lstsq(_products(shape)[:, blocks], np.log(rates / now), rcond=None)[0]
+        for number, factor in zip(blocks, np.exp(logarithms), strict=True):
+            values_of(model, shape.blocks[number])[:] *= factor
+            if chain.learns_mean[number]:
+                chain.means[number] *= factor
 
     def _draw_block(
         self, chain: Chain, shape: CoupledShape, number: int, events: Array, exposure: Array
@@ -220,11 +243,11 @@ class Gibbs:
         rates = a / chain.means[number] + np.maximum(exposure, 0.0)
         values[:] = np.maximum(chain.generator.standard_gamma(a + events) / rates, _LEAST)
         table = values.reshape(values.shape[0], -1)
-        if self._learns_mean(shape)[number]:
+        if chain.learns_mean[number]:
             c, d = self.mean_prior
             drawn = chain.generator.standard_gamma(c + a * table.shape[0], table.shape[1])
             chain.means[number][:] = (d + a * table.sum(axis=0)) / drawn
-        if shape.per_mode(self.prior_shape, "prior_shape")[number] is None:
+        if chain.learns_shape[number]:
             chain.shapes[number] = self._drawn_shape(chain, number, table)
 
     def _drawn_shape(self, chain: Chain, number: int, values: Array) -> float:
@@ -239,11 +262,6 @@ class Gibbs:
             return n * (a * logarithm - lgamma(a)) + a * (spread - rate) + s * logarithm
 
         return exp(_slice(density, log(chain.shapes[number]), chain.generator))
-
-    def _learns_mean(self, shape: CoupledShape) -> NDArray[np.bool_]:
-        """Whether the means of each block are learnt."""
-        given = shape.per_mode(self.prior_mean, "prior_mean")
-        return _scaling(shape) & np.array([mean is None for mean in given])
 
     # -- samples ----------------------------------------------------------------------------------
 
@@ -263,36 +281,38 @@ class Gibbs:
 
     def _log_prior(self, shape: CoupledShape, chain: Chain) -> float:
         """Log density of parameters and of what is learnt of their priors, up to a constant."""
-        total, learns = 0.0, self._learns_mean(shape)
-        given = shape.per_mode(self.prior_shape, "prior_shape")
+        total = 0.0
         for number, block in enumerate(shape.blocks):
             values, a = values_of(chain.model, block), float(chain.shapes[number])
             ratios = values / chain.means[number]
             total += values.size * (a * log(a) - lgamma(a))
             total += float((a * (np.log(ratios) - ratios) - np.log(values)).sum())
-            if learns[number]:
+            if chain.learns_mean[number]:
                 c, d = self.mean_prior
                 total -= float(((c - 1) * np.log(chain.means[number]) + d / chain.means[number]).sum())
-            if given[number] is None:
+            if chain.learns_shape[number]:
                 s, rate = self.shape_prior
                 total += (s - 1) * log(a) - rate * a
         return total
 
 
-def _scaling(shape: CoupledShape) -> NDArray[np.bool_]:
-    """Blocks whose scales can be told from the data if those of all other blocks are fixed.
-
-    A row of the matrix says which blocks a relation's values are products of. Blocks with independent
-    columns have scales of their own; cores come first, then modes by their size.
-    """
-    blocks = shape.blocks
-    has = np.array(
+def _products(shape: CoupledShape) -> Array:
+    """Which blocks (columns) the values of a relation (rows) are products of."""
+    return np.array(
         [
-            [v == block.part if block.mode is None else block.mode in part.modes for block in blocks]
+            [v == block.part if block.mode is None else block.mode in part.modes for block in shape.blocks]
             for v, part in enumerate(shape.parts)
         ],
         np.float64,
     )
+
+
+def _scaling(shape: CoupledShape) -> NDArray[np.bool_]:
+    """Blocks whose scales can be told from the data if those of all other blocks are fixed.
+
+    That is so where their columns of the products are independent; cores come first, then modes by size.
+    """
+    products, blocks = _products(shape), shape.blocks
 
     def size(number: int) -> float:
         mode = blocks[number].mode
@@ -300,7 +320,7 @@ def _scaling(shape: CoupledShape) -> NDArray[np.bool_]:
 
     chosen = list[int]()
     for number in sorted(range(len(blocks)), key=lambda number: (-size(number), -number)):
-        if np.linalg.matrix_rank(has[:, [*chosen, number]]) > len(chosen):
+        if np.linalg.matrix_rank(products[:, [*chosen, number]]) > len(chosen):
             chosen.append(number)
     found = np.zeros(len(blocks), bool)
     found[chosen] = True

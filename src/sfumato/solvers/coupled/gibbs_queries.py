@@ -13,6 +13,7 @@ from sfumato.models.coupled import CoupledModel
 from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite, RelationSite
 from sfumato.sites.memory import Site
+from sfumato.sites.noisy_counts import typical_rate
 from sfumato.solvers.coupled.shape import Block, check_counts, check_poisson, coupled_site
 from sfumato.solvers.coupled.sums import exposures
 from sfumato.types import Array
@@ -34,6 +35,16 @@ class Events:
         if block.mode is None:
             return self.cores[block.part][chain]
         return self.rows[chain, model.span(block.mode)]
+
+
+@record
+@dataclass(frozen=True)
+class ScaleQuery:
+    """Ask for the rate of every relation, if all of its cells had the same one."""
+
+    def answer(self, site: Site | CoupledSite) -> Array:
+        entries = coupled_site(site, 1.0, check_relation)
+        return np.array([typical_rate(part.counts, part.cells) for part in entries.parts])
 
 
 @record
