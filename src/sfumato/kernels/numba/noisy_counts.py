@@ -145,45 +145,47 @@ def geometric_mode(z: int, low: int, high: int, ratio: float, rate: float) -> An
 
 @inlined
 def _walk_geometric(z: int, low: int, high: int, ratio: float, rate: float, goal: float) -> Any:
-    """The same for geometric noise, with terms relative to the one where the walk begins."""
+    """The same for geometric noise, with terms relative to the one where the walk begins.
+
+    Steps are of rate / ratio below z, of rate * ratio above it, and of the rate beyond the bounds, where
+    terms may grow once more: up to the rate, if it lies there.
+    """
     begin = geometric_mode(z, low, high, ratio, rate)
-    total = moment = 0.0
-    q, x, found = 1.0, begin, begin
-    while True:
+    below, above = rate / ratio, rate * ratio
+    total, moment, q, x = 1.0, float(begin), 1.0, begin
+    if total > goal:
+        return begin, total, moment
+    furthest = int(rate) if high < rate else 0
+    while q > NEGLIGIBLE * total or x < furthest:
+        step = above if x >= z else below
+        step = rate if x < low or x >= high else step
+        x += 1
+        q *= step * _over(x)
         total += q
         moment += q * x
-        if q > 0.0:
-            found = x
         if total > goal:
             return x, total, moment
-        # Beyond the upper bound terms may grow again, up to the rate.
-        if q <= NEGLIGIBLE * total and not x < high < rate:
-            break
-        pull = 1.0 if x < low or x >= high else (1.0 / ratio if x < z else ratio)
-        x += 1
-        q *= rate * _over(x) * pull
+    below, above, inverse = 1.0 / below, 1.0 / above, 1.0 / rate
+    furthest = int(rate) if rate < low else NO_BOUND
     q, x = 1.0, begin
-    while x > 0:
-        pull = 1.0 if x <= low or x > high else (ratio if x <= z else 1.0 / ratio)
-        q *= x / rate * pull
+    while x > 0 and (q > NEGLIGIBLE * total or x > furthest):
+        step = below if x <= z else above
+        step = inverse if x <= low or x > high else step
+        q *= x * step
         x -= 1
         total += q
         moment += q * x
-        if q > 0.0:
-            found = x
         if total > goal:
             return x, total, moment
-        if q <= NEGLIGIBLE * total and not rate < low < x:
-            break
-    return found, total, moment
+    return begin, total, moment
 
 
 @inlined
 def _draw_small(tables: Array, first: int, top: int, rate: float, u: float) -> Any:
     """A count from a table of few, for a rate that is not large, and the sum of all terms.
 
-    Without branches that nobody could foresee. A sum of zero says that what lies above the table is too
-    little to be found as the difference from one.
+    Without branches that nobody could foresee. Too small a rest of the mass, above the table, is no
+    difference from one: it is added up. A sum of zero says that all terms were too small.
     """
     none = np.exp(-rate)
     q, total, mass = none, 0.0, 0.0
@@ -193,7 +195,11 @@ def _draw_small(tables: Array, first: int, top: int, rate: float, u: float) -> A
         q *= rate * element(_RECIPROCALS, x + 1)
     left = 1.0 - mass
     if left < _SHARE:
-        return 0, 0.0
+        left, some, x = q, q, top
+        while some > NEGLIGIBLE * left and left * element(tables, first + top) > NEGLIGIBLE * total:
+            x += 1
+            some *= rate * _over(x)
+            left += some
     total += left * element(tables, first + top)
     goal, count, term, running = u * total, 0, none, 0.0
     for x in range(top):
