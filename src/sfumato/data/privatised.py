@@ -185,5 +185,6 @@ def together(*parts: Privatised | SparseTensor) -> Privatised:
     coordinates = np.concatenate([levels_among(tensor, modes) for tensor in tensors], axis=1)
     order = np.lexsort(coordinates[::-1])
     values = np.concatenate([tensor.values for tensor in tensors])[order]
-    whole = SparseTensor(coordinates[:, order], values, modes, _checked=True)
+    sorted_cells = np.take(coordinates, order, axis=1)  # laid out as kernels walk over them
+    whole = SparseTensor(sorted_cells, values, modes, _checked=True)
     return Privatised(whole, tuple(passed), np.concatenate(which)[order], tuple(promises))

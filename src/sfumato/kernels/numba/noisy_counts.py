@@ -208,7 +208,7 @@ def _draw_small(tables: Array, first: int, top: int, rate: float, u: float) -> A
         count += goal > running
     if count == top:
         above = left * (total - goal) / (total - running)
-        while above < left - q and q > NEGLIGIBLE:
+        while above < left - q and (q > NEGLIGIBLE or count < rate):
             left -= q
             count += 1
             q *= rate * _over(count)

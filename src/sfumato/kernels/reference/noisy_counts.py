@@ -14,7 +14,7 @@ def joint_reference(counts: NoisyCounts, entry: int, rate: float) -> Array:
     law, output = int(counts.which[entry]), int(counts.outputs[entry])
     low, top = int(counts.low[law]), int(counts.top[law])
     rate = max(rate, LEAST_RATE)
-    reach = max(rate, min(top, abs(output) + 40), low)
+    reach = max(rate, low, top if counts.kinds[law] == TABLE else abs(output) + 40)
     x = np.arange(int(reach + 12 * np.sqrt(reach) + 60))
     poisson = x * np.log(rate) - rate - gammaln(x + 1.0)
     if counts.kinds[law] == EXACT:
