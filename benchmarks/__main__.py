@@ -22,6 +22,7 @@ PARTS = (
     "power",
     "coupled",
     "coupled_private",
+    "gibbs",
     "memory",
     "shards",
     "scaling",

@@ -25,7 +25,9 @@ def noisy(counts, passed, generator):
         counts = np.clip(counts, *passed.bounds)
     if isinstance(passed.channel, Geometric):
         hit = 1 - passed.channel.ratio
-        return counts + generator.geometric(hit, len(counts)) - generator.geometric(hit, len(counts)) + 0.0
+        return (
+            counts + generator.geometric(hit, len(counts)) - generator.geometric(hit, len(counts)) + 0.0
+        )
     chances = np.cumsum(passed.channel.matrix, axis=1)[np.asarray(counts, int)]
     answers = (generator.random(len(counts))[:, None] > chances).sum(axis=1)
     return passed.written(np.minimum(answers, chances.shape[1] - 1))

@@ -21,7 +21,7 @@ from sfumato.models.coupled import CoupledModel, Part
 
 
 def laws(n, generator, far=20):
-    """Entries of all kinds: exact, a table, a sure table (clipped clean counts), geometric with and without bounds."""
+    """Of all kinds: exact, a table, a sure one (clean, clipped), geometric with and without bounds."""
     tables = [generator.dirichlet(np.ones(3), 6).T, np.array([[1.0, 1, 0, 0], [0, 0, 0, 1]])]
     which = generator.integers(0, 5, n)
     outputs = np.select(
@@ -69,7 +69,9 @@ def test_counts_come_from_the_same_words(seed, scale, tucker, order):
     cells.flags.writeable = False
     counts = laws(n, generator)
     sure = counts.which == 2  # of rates far away, clipped clean counts are decided by rounding
-    counts = counts._replace(which=np.where(sure, 0, counts.which), outputs=np.maximum(counts.outputs, -5))
+    counts = counts._replace(
+        which=np.where(sure, 0, counts.which), outputs=np.maximum(counts.outputs, -5)
+    )
     settings_ = {"exposed": True, "with_likelihood": True}
     found = sample_counts(
         model.arrays(0), rank, cells, counts, np.random.default_rng(seed), 1, **settings_
@@ -104,7 +106,7 @@ def test_threads_change_nothing():
 @pytest.mark.parametrize("z", [-7, 0, 3, 12])
 @pytest.mark.parametrize("rate", [0.4, 4.0, 25.0])
 def test_geometric_noise_leaves_a_mixture_of_two_truncated_poissons(z, rate):
-    """Weights r^z e^(rate / r) F(z; rate / r) and r^-z e^(rate r) (1 - F(z; rate r)); one law for z < 0."""
+    """Weights r^z e^(rate/r) F(z; rate/r) and r^-z e^(rate r) (1 - F(z; rate r)); one law for z < 0."""
     r = 0.7
     counts = NoisyCounts(
         np.array([z]), np.array([0]), np.array([GEOMETRIC]), np.array([0]), np.array([NO_BOUND]),

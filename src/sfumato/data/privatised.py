@@ -56,7 +56,7 @@ class Passed:
                 f"{values[wrong][0]:g} is none of the answers of its channel, which are "
                 f"{', '.join(f'{answer:g}' for answer in answers)}: the file was changed since it was made"
             )
-        return found
+        return np.asarray(found)
 
     def written(self, released: Array) -> Array:
         """The other way round."""

@@ -224,14 +224,12 @@ def _relation(
         return made
     if absent == "zero":
         raise SettingError(
-            f"cells of {name!r} that have no entry are missing, since its values are noisy and no cell is "
+            f"cells of {name!r} without an entry are missing, since its values are noisy and no cell is "
             "known to be zero: privatise zeros like other values, or use "
             + either("absent='missing'", f"--absent {name}=missing")
         )
     which = _aligned(tensor.with_values(data.numbers), aligned.modes).values[known]
-    return replace(
-        made, privatised=Privatised(kept, data.passed, which.astype(np.int16), data.promises)
-    )
+    return replace(made, privatised=Privatised(kept, data.passed, which.astype(np.int16), data.promises))
 
 
 def check_divergence(name: str, divergence: float) -> None:

@@ -1,4 +1,4 @@
-"""Modes of several tensors: what has the same name is the same, and its labels are brought into one order."""
+"""Modes of several tensors: what has the same name is the same, with labels in one order."""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ _SAVED = ("rank", "starts", "seed")  # settings that are kept with a model
 class RelationShape(NamedTuple):
     """What a fitted model knows of a relation.
 
-    ``evidence`` has for each of its modes the number of observed cells at every level; ``bounds`` is what
-    its counts were clipped to before they passed a noisy channel.
+    ``evidence`` has for each of its modes the number of observed cells at every level; ``bounds`` is
+    what its counts were clipped to before they passed a noisy channel.
     """
 
     name: str
@@ -294,10 +294,8 @@ class Coupled(Parametrised):
         answer = tuple(float(each[0]) for each in found) if single else tuple(found)
         return answer[0] if len(answer) == 1 else answer
 
-    def _means(
-        self, part: int, cells: Array, threads: int, bounds: tuple[float, float] | None
-    ) -> Array:
-        """Predicted values: means over samples where there are any, else what the model's values mean."""
+    def _means(self, part: int, cells: Array, threads: int, bounds: tuple[float, float] | None) -> Array:
+        """Predicted values: means over samples where there are any, else of the model's rates."""
         if isinstance(self.posterior_, Posterior):
             return self.posterior_.predict(part, cells, threads=threads, bounds=bounds)
         by = self.model_ if self.posterior_ is None else self.posterior_

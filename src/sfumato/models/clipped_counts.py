@@ -16,7 +16,10 @@ def clipped_mean(rates: Array, bounds: tuple[float, float] | None) -> Array:
     from scipy.special import pdtr
 
     low, high = bounds
-    first, last = max(ceil(low), 0), ceil(high)  # counts from the first to before the last are not clipped
+    first, last = (
+        max(ceil(low), 0),
+        ceil(high),
+    )  # counts from the first to before the last are not clipped
 
     def up_to(count: int) -> Array:
         return np.asarray(pdtr(count, rates)) if count >= 0 else np.zeros_like(rates)

@@ -76,7 +76,7 @@ def measured_bounds(data: Privatised) -> tuple[float, float] | None:
 
 
 def typical_rate(counts: NoisyCounts, cells: int) -> float:
-    """The rate under which all counts are most likely if they have the same one; cells beyond are zeros."""
+    """The rate that makes all counts most likely if they share it; cells beyond are zeros."""
     of_entries = np.stack([counts.which, counts.outputs])
     (which, outputs), times = np.unique(of_entries, axis=1, return_counts=True)
     if (counts.kinds[which] == EXACT).all():
@@ -95,11 +95,15 @@ def typical_rate(counts: NoisyCounts, cells: int) -> float:
 def _law(passed: Passed, values: Array) -> _Law:
     channel, bounds = passed.channel, passed.bounds
     if isinstance(channel, Response) and channel.others:
-        raise DataError("counts behind a response whose cuts differ from entry to entry cannot be fitted")
+        raise DataError(
+            "counts behind a response whose cuts differ from entry to entry cannot be fitted"
+        )
     released = passed.released(values)
     if isinstance(channel, Geometric):
         if channel.step != 1:
-            raise DataError(f"counts are one apart, but geometric noise was added in steps of {channel.step:g}")
+            raise DataError(
+                f"counts are one apart, but geometric noise was added in steps of {channel.step:g}"
+            )
         low, high = max(channel.low, 0.0), channel.high
         if high is None or high - low >= _FEW:
             top = NO_BOUND if high is None else ceil(high)
@@ -110,7 +114,9 @@ def _law(passed: Passed, values: Array) -> _Law:
         raise DataError("only counts with geometric noise have no bounds")
     top, n_outputs = max(ceil(bounds[1]), 1), channel.matrix.shape[1]
     if (top + 1) * n_outputs > _MOST:
-        raise DataError(f"counts up to {top:,} with {n_outputs} outputs need too large a table: clip lower")
+        raise DataError(
+            f"counts up to {top:,} with {n_outputs} outputs need too large a table: clip lower"
+        )
     table = probabilities(channel, np.clip(np.arange(top + 1.0), *bounds))
     return _Law(TABLE, channel.outputs(released).astype(np.int64), 0, top, 1.0, table.T)
 

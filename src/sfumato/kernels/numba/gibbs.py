@@ -1,11 +1,11 @@
 """Counts of components, drawn given rates: the part of a Gibbs sweep that visits entries.
 
-Of every entry the count is drawn given what was released of it (``noisy_counts.py``), and shared out over
-components in proportion to what they add to the rate: a multinomial law. What rows and cores get is
-added up.
+Of every entry the count is drawn given what was released of it (``noisy_counts.py``), and shared out
+over components in proportion to what they add to the rate: a multinomial law. What rows and cores get
+is added up.
 
-Entries are taken in blocks, each with a stream of random words of its own: a key for the whole sweep, and
-the block's number as nonce. Sums are of whole numbers. So nothing depends on the number of threads.
+Entries are taken in blocks, each with a stream of random words of its own: a key for the whole sweep,
+and the block's number as nonce. Sums are of whole numbers. So nothing depends on the number of threads.
 Readable twin: ``kernels/reference/gibbs.py``.
 """
 
@@ -241,7 +241,7 @@ def sample_tasks(
         (Sampled(np.zeros((arrays.rows.shape[0], rank)), np.zeros(core), likelihood), some)
         for some in np.array_split(blocks, min(threads, blocks.shape[0]))
     ]
-    tasks = [
+    tasks: list[Callable[[], None]] = [
         partial(_sample_blocks, arrays, coordinates, counts, key, some, core or rank, exposed,
                 with_likelihood, *own)
         for own, some in made

@@ -72,7 +72,7 @@ def _over(x: int) -> Any:
 
 @inlined
 def _walk_table(tables: Array, first: int, top: int, rate: float, goal: float) -> Any:
-    """Walk until the terms add up to more than ``goal``: where that is, their sum, and that of x times them.
+    """Walk until terms add up to more than ``goal``: where that is, their sum, and that of x times them.
 
     Terms are absolute for rates that are not large, else relative to the one at the rate itself.
     """
@@ -267,10 +267,15 @@ def log_probability(counts: Any, law: int, output: int, rate: float, total: floa
         return np.log(total) + scale
     z, low, high, ratio = _cut(counts, law, output), counts.low[law], counts.top[law], counts.ratio[law]
     begin = geometric_mode(z, low, high, ratio, rate)
-    beyond = z == low or z == high
+    beyond = z in (low, high)
     scale = begin * np.log(rate) - rate - lgamma(begin + 1.0)
     distance = abs(z - min(max(begin, low), high))
-    return np.log(total) + scale + distance * np.log(ratio) + np.log((1.0 if beyond else 1.0 - ratio) / (1.0 + ratio))
+    return (
+        np.log(total)
+        + scale
+        + distance * np.log(ratio)
+        + np.log((1.0 if beyond else 1.0 - ratio) / (1.0 + ratio))
+    )
 
 
 @kernel

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def sample_reference(
-    model: CoupledModel, part: int, coordinates: Array, counts: NoisyCounts, generator: np.random.Generator
+    model: CoupledModel,
+    part: int,
+    coordinates: Array,
+    counts: NoisyCounts,
+    generator: np.random.Generator,
 ) -> tuple[Array, Array]:
     """Events of every row and component, and of a Tucker core."""
     rows, core = np.zeros((model.rows.shape[0], model.rank)), np.zeros(model.cores[part].shape)
@@ -49,7 +53,9 @@ def sample_reference(
 
 def _adds(model: CoupledModel, part: int, cell: Array) -> Array:
     """What components add to the rate of a cell: of CP a vector, of Tucker as the core."""
-    taken = [model.factor(mode)[level] for mode, level in zip(model.parts[part].modes, cell, strict=True)]
+    taken = [
+        model.factor(mode)[level] for mode, level in zip(model.parts[part].modes, cell, strict=True)
+    ]
     if not model.parts[part].tucker:
         return np.asarray(np.prod(taken, axis=0))
     product = model.core(part)

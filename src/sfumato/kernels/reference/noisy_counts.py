@@ -22,7 +22,9 @@ def joint_reference(counts: NoisyCounts, entry: int, rate: float) -> Array:
     if counts.kinds[law] == TABLE:
         begin = counts.first[law] + output * (top + 1)
         with np.errstate(divide="ignore"):
-            return np.asarray(poisson + np.log(counts.tables[begin : begin + top + 1])[np.minimum(x, top)])
+            return np.asarray(
+                poisson + np.log(counts.tables[begin : begin + top + 1])[np.minimum(x, top)]
+            )
     z, ratio = np.clip(output, low, top), float(counts.ratio[law])
     mass = 1.0 if z in (low, top) else 1 - ratio
     distance = np.abs(z - np.clip(x, low, top))

@@ -5,9 +5,9 @@ For every cell and component k of a CP part (and every q of a Tucker core, in th
     y_k ~ Poisson(prod_d theta_d[i_d, k]),     x = sum_k y_k,     theta_d[i, k] ~ Gamma(a_d, a_d / m_dk)
 
 with shape a_d and mean m_dk. What is observed is x, or what came out of a noisy channel: the raw count
-was clipped to bounds, where there are any, and z ~ P(z | clip x) released (B. Ermis, "Bayesian approaches
-for privacy preserving data sharing", Section 4.1.4, which prints neither the sampler nor the clipping).
-A sweep draws, each given all the others,
+was clipped to bounds, where there are any, and z ~ P(z | clip x) released (B. Ermis, "Bayesian
+approaches for privacy preserving data sharing", Section 4.1.4, which prints neither the sampler nor the
+clipping).
 
     x | z      a Poisson law weighted by P(z | clip x)              ``kernels/numba/noisy_counts.py``
     y | x      multinomial, in proportion to the components         ``kernels/numba/gibbs.py``
@@ -18,17 +18,17 @@ A sweep draws, each given all the others,
 so that every step is exact: there is no length of steps to choose, and no rejection. Absent cells that
 are zeros have no events, and their part in the sums of designs is a closed form.
 
-Means are learnt in as few modes as fix the scale of every relation, and are one in the others: factors of
-two modes could otherwise grow and shrink against each other, which no data would hinder. These modes are
-chosen by their size, the largest first. Chains begin at rates that are right on average: behind strong
-noise they would take long to get there, as counts that nobody sees follow the rate. Parameters are float64 whatever the data's type is; samples are
-kept in the type that was asked for.
+Means are learnt in as few modes as fix the scale of every relation, and are one in the others: factors
+of two modes could otherwise grow and shrink against each other, which no data would hinder. These modes
+are chosen by their size, the largest first. Chains begin at rates that are right on average: behind
+strong noise they would take long to get there, as counts that nobody sees follow the rate. Parameters
+are float64 whatever the data's type is; samples are kept in the type that was asked for.
 
 Table D.1 of the paper has three constructions of the noisy count. The first, x plus two-sided geometric
-noise, is the mechanism; the second, x + g1 - g2 with g ~ Poisson(t), t exponential of mean r / (1 - r), is the
-same law, since a Poisson number of such a rate is geometric. The third, Skellam(t1 + rate, t2), gives z
-without ever giving x: it simulates what is released where the rate is known, but cannot privatise a
-count that is there, and is not offered.
+noise, is the mechanism. The second, x + g1 - g2 with g ~ Poisson(t), t exponential of mean r / (1 - r), is
+the same law, since a Poisson number of such a rate is geometric. The third, Skellam(t1 + rate, t2),
+gives z without ever giving x: it simulates what is released where the rate is known, but cannot
+privatise a count that is there, and is not offered.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class Gibbs:
 
     Parameters
     ----------
-    samples, burn_in, thin : of each chain, how many samples are kept, one at every ``thin``-th sweep after
-        ``burn_in`` sweeps.
+    samples, burn_in, thin : of each chain, how many samples are kept, one at every ``thin``-th sweep
+        after ``burn_in`` sweeps.
     chains : from different random starts; two or more, or they could not be compared.
-    prior_shape, prior_mean : of the Gamma prior on every parameter, one for all or by mode name; None for
-        those that are learnt.
+    prior_shape, prior_mean : of the Gamma prior on every parameter, one for all or by mode name; None
+        for those that are learnt.
     shape_prior : shape and rate of the Gamma law of shapes that are learnt.
     mean_prior : shape and rate of the Gamma law of one over the means that are learnt.
     """
@@ -164,7 +164,8 @@ class Gibbs:
             return after, Info(done)
         if isinstance(statistics, Events):
             return replace(after, events=statistics), self._look(state, statistics, done)
-        assert number is not None and state.events is not None
+        assert number is not None
+        assert state.events is not None
         block = state.shape.blocks[number]
         for c, chain in enumerate(state.chains):
             events = state.events.of(chain.model, block, c)
@@ -226,7 +227,9 @@ class Gibbs:
     def _scale(self, chain: Chain, shape: CoupledShape, rates: Array) -> None:
         """Bring the values of every relation to its typical rate."""
         model, blocks = chain.model, np.flatnonzero(_scaling(shape))
-        cells = [np.prod([shape.sizes[mode] for mode in part.modes], dtype=float) for part in shape.parts]
+        cells = [
+            np.prod([shape.sizes[mode] for mode in part.modes], dtype=float) for part in shape.parts
+        ]
         now = np.array([model.total(v) for v in range(len(shape.parts))]) / cells
         logarithms = np.linalg.lstsq(_products(shape)[:, blocks], np.log(rates / now), rcond=None)[0]
         for number, factor in zip(blocks, np.exp(logarithms), strict=True):
@@ -300,7 +303,10 @@ def _products(shape: CoupledShape) -> Array:
     """Which blocks (columns) the values of a relation (rows) are products of."""
     return np.array(
         [
-            [v == block.part if block.mode is None else block.mode in part.modes for block in shape.blocks]
+            [
+                v == block.part if block.mode is None else block.mode in part.modes
+                for block in shape.blocks
+            ]
             for v, part in enumerate(shape.parts)
         ],
         np.float64,
@@ -327,9 +333,7 @@ def _scaling(shape: CoupledShape) -> NDArray[np.bool_]:
     return found
 
 
-def _slice(
-    density: Callable[[float], float], place: float, generator: np.random.Generator
-) -> float:
+def _slice(density: Callable[[float], float], place: float, generator: np.random.Generator) -> float:
     """The next place of a chain by slice sampling with stepping out (R. M. Neal, 2003)."""
     level = density(place) - generator.standard_exponential()
     left = place - _WIDTH * generator.random()

@@ -33,8 +33,8 @@ class Events:
     def of(self, model: CoupledModel, block: Block, chain: int) -> Array:
         """Those of a block of parameters."""
         if block.mode is None:
-            return self.cores[block.part][chain]
-        return self.rows[chain, model.span(block.mode)]
+            return np.asarray(self.cores[block.part][chain])
+        return np.asarray(self.rows[chain, model.span(block.mode)])
 
 
 @record

@@ -98,7 +98,7 @@ def check_values(family: Family, relation: Relation) -> None:
     values, name = relation.tensor.values, relation.name
     if relation.privatised is not None:
         raise SettingError(
-            f"{name!r} holds values behind a noisy channel, which Langevin dynamics know nothing of: use "
+            f"{name!r} holds values behind a noisy channel, unknown to Langevin dynamics: use "
             + either("solver='gibbs'", "--solver gibbs")
         )
     if not np.isfinite(values).all():

@@ -165,8 +165,8 @@ def check_channel(relation: Relation) -> None:
     """Refuse noisy values that are no counts of a Poisson law."""
     if relation.divergence != 1 or relation.dispersion != 1:
         raise SettingError(
-            f"{relation.name!r} holds values behind a noisy channel, of which the law is known for counts: "
-            "they need divergence 1 and dispersion 1"
+            f"{relation.name!r} holds values behind a noisy channel, which are fitted as counts: they "
+            "need divergence 1 and dispersion 1"
         )
     check_counts(relation)
 

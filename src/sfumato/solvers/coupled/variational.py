@@ -11,8 +11,8 @@ with the sums of ``sums.py`` at p = 1. No update lowers the evidence lower bound
 
     sum over observed cells of (x log v_L - v_E - log x!) - KL(posterior, prior),
 
-in which log x! is lgamma(x + 1), so that values need not be whole. Of a count that was released through a
-channel as z, E[x | z, v_L] stands for x in the numerator, and in the bound the sum over all x,
+in which log x! is lgamma(x + 1), so that values need not be whole. Of a count that was released through
+a channel as z, E[x | z, v_L] stands for x in the numerator, and in the bound the sum over all x,
 
     log sum_x exp(x log v_L - v_E - log x!) P(z | clip x) = log P(z | v_L) + v_L - v_E.
 
