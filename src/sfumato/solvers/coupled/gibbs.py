@@ -7,7 +7,7 @@ For every cell and component k of a CP part (and every q of a Tucker core, in th
 with shape a_d and mean m_dk. What is observed is x, or what came out of a noisy channel: the raw count
 was clipped to bounds, where there are any, and z ~ P(z | clip x) released (B. Ermis, "Bayesian
 approaches for privacy preserving data sharing", Section 4.1.4, which prints neither the sampler nor the
-clipping).
+clipping). A sweep draws, each given all the others,
 
     x | z      a Poisson law weighted by P(z | clip x)              ``kernels/numba/noisy_counts.py``
     y | x      multinomial, in proportion to the components         ``kernels/numba/gibbs.py``
@@ -25,10 +25,10 @@ strong noise they would take long to get there, as counts that nobody sees follo
 are float64 whatever the data's type is; samples are kept in the type that was asked for.
 
 Table D.1 of the paper has three constructions of the noisy count. The first, x plus two-sided geometric
-noise, is the mechanism. The second, x + g1 - g2 with g ~ Poisson(t), t exponential of mean r / (1 - r), is
-the same law, since a Poisson number of such a rate is geometric. The third, Skellam(t1 + rate, t2),
-gives z without ever giving x: it simulates what is released where the rate is known, but cannot
-privatise a count that is there, and is not offered.
+noise, is the mechanism. The second, x + g1 - g2 with g ~ Poisson(t) and t exponential of mean
+r / (1 - r), is the same law, since a Poisson number of such a rate is geometric. The third,
+Skellam(t1 + rate, t2), gives z without ever giving x: it simulates what is released where the rate is
+known, but cannot privatise a count that is there, and is not offered.
 """
 
 from __future__ import annotations
