@@ -62,13 +62,13 @@ def test_agrees_with_quadrature(passed):
     whole = prior * np.prod(given, axis=0)
     wanted = [float((whole / given[i] * means[i]) @ b / whole.sum()) for i in range(4)]
     solver = sf.Gibbs(
-        samples=1500, burn_in=100, thin=2, chains=2, prior_shape=shape, prior_mean=shape / rate
+        samples=1200, burn_in=100, thin=1, chains=2, prior_shape=shape, prior_mean=shape / rate
     )
     data = Privatised(tensor(OUTPUTS, every((4, 1)), "i", "j"), (passed,))
     kept = sample(solver, sf.Relations({"x": data}), 1)
     cells = np.stack([np.arange(4), np.zeros(4, int)])
     error = kept.standard_error(0, cells)
-    assert (error < 0.06 * kept.draws(0, cells).std(axis=(0, 1))).all()  # or this would not say much
+    assert (error < 0.1 * kept.draws(0, cells).std(axis=(0, 1))).all()  # or this would not say much
     assert (np.abs(kept.predict(0, cells) - wanted) < 5 * error).all()
 
 

@@ -46,7 +46,6 @@ from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.clipped_counts import clipped_mean
 from sfumato.models.coupled import CoupledModel
-from sfumato.models.posterior import Posterior
 from sfumato.models.several import Several
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.guarantee import Guarantee
@@ -280,7 +279,10 @@ class Coupled(Parametrised):
                 self.model_.predict(part, cells, threads=threads),
             )
             return float(values[0]) if single else values
-        found = [self._means(part, cells, threads, known.bounds)]
+        if self.posterior_ is None:
+            found = [clipped_mean(self.model_.predict(part, cells, threads=threads), known.bounds)]
+        else:
+            found = [self.posterior_.predict(part, cells, threads=threads, bounds=known.bounds)]
         if interval is not None:
             check_share(interval=interval)
             if self.posterior_ is None:
@@ -293,13 +295,6 @@ class Coupled(Parametrised):
             found.append(self._reliance(known, cells))
         answer = tuple(float(each[0]) for each in found) if single else tuple(found)
         return answer[0] if len(answer) == 1 else answer
-
-    def _means(self, part: int, cells: Array, threads: int, bounds: tuple[float, float] | None) -> Array:
-        """Predicted values: means over samples where there are any, else of the model's rates."""
-        if isinstance(self.posterior_, Posterior):
-            return self.posterior_.predict(part, cells, threads=threads, bounds=bounds)
-        by = self.model_ if self.posterior_ is None else self.posterior_
-        return clipped_mean(by.predict(part, cells, threads=threads), bounds)
 
     def _relation(self, name: str) -> tuple[RelationShape, list[Mode]]:
         if not hasattr(self, "model_"):
