@@ -23,6 +23,7 @@ PARTS = (
     "coupled",
     "coupled_private",
     "local",
+    "gibbs",
     "memory",
     "shards",
     "scaling",

@@ -45,9 +45,7 @@ def _channels(quick: bool) -> Iterator[Figure]:
                 clipped = [each.tensor.with_values(np.clip(each.tensor.values, 1, 5)) for each in noisy]
                 naive = mean(sf.CP().fit(each).rmse(test) for each in clipped)
                 constant = mean(_off(each.values.mean(), test) for each in clipped)
-                say(
-                    f"  epsilon {epsilon:g}: taken for clean {naive:.3f}, constant of these {constant:.3f}"
-                )
+                say(f"  epsilon {epsilon:g}: taken for clean {naive:.3f}, their mean {constant:.3f}")
 
 
 def _off(number: float, test: sf.SparseTensor) -> float:

@@ -76,6 +76,7 @@ from sfumato.privacy.units import Value as Value
 from sfumato.solvers.as_printed.wei import PaperGradient as PaperGradient
 from sfumato.solvers.as_printed.wei import PaperInput as PaperInput
 from sfumato.solvers.as_printed.wei import PaperOutput as PaperOutput
+from sfumato.solvers.coupled.gibbs import Gibbs as Gibbs
 from sfumato.solvers.coupled.langevin import Langevin as Langevin
 from sfumato.solvers.coupled.multiplicative import Multiplicative as Multiplicative
 from sfumato.solvers.coupled.variational import Variational as Variational

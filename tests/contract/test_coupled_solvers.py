@@ -20,6 +20,7 @@ SHORT = {
     "multiplicative": {"sweeps": 6},
     "variational": {"sweeps": 6},
     "langevin": {"model": "poisson", "burn_in": 6, "samples": 4, "thin": 2},
+    "gibbs": {"burn_in": 6, "samples": 20, "thin": 2},
 }
 solvers = pytest.mark.parametrize("name", names("coupled"))
 

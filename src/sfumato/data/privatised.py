@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data.channels import Additive, Geometric, Response
-from sfumato.data.relations import levels_among, shared_modes
+from sfumato.data.shared_labels import levels_among, shared_modes
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.records import record

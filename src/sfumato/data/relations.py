@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from sfumato.checks import check_choice, check_positive, given, is_number, shown
 from sfumato.data.prepare import merge_duplicates
+from sfumato.data.privatised import Privatised
+from sfumato.data.shared_labels import levels_among, shared_modes
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.surface import either
@@ -44,6 +46,7 @@ class Relation:
     absent : whether cells without an entry are "missing" or "zero".
     weighted : whether its components have weights of their own; they do where all of its modes are
         shared, since its scale would have no other place.
+    privatised : its entries with what their values have passed, where they have passed anything.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Relation:
     dispersion: float | None
     absent: Absent
     weighted: bool = False
+    privatised: Privatised | None = None
 
     @property
     def cells(self) -> int:
@@ -78,14 +82,15 @@ class Relations(Mapping[str, Relation]):
 
     Parameters
     ----------
-    tensors : the tensors by name. An entry whose value is NaN is a cell that was not observed.
+    tensors : the tensors by name. An entry whose value is NaN is a cell that was not observed. Values
+        may have passed a channel (:class:`~sfumato.data.privatised.Privatised`).
     structure, divergence, dispersion, absent : see :class:`Relation`; one for all, or a mapping from
         relation names (the usual one for those that it leaves out).
     """
 
     def __init__(
         self,
-        tensors: Mapping[str, SparseTensor],
+        tensors: Mapping[str, SparseTensor | Privatised],
         *,
         structure: Structure | Mapping[str, Structure] = "cp",
         divergence: float | Mapping[str, float] = 1.0,
@@ -97,9 +102,9 @@ class Relations(Mapping[str, Relation]):
         for name, tensor in tensors.items():
             if not isinstance(name, str):
                 raise SettingError(f"names of relations are text, got {shown(name)}")
-            if not isinstance(tensor, SparseTensor):
+            if not isinstance(tensor, SparseTensor | Privatised):
                 raise DataError(f"relation {name!r} is no SparseTensor: read it with sfumato.read")
-        self.modes = shared_modes(tensors)
+        self.modes = shared_modes({name: _entries(tensor) for name, tensor in tensors.items()})
         numbers = {mode.name: d for d, mode in enumerate(self.modes)}
         settings: list[dict[str, Any]] = [
             _for_each(tensors, structure, "cp", "structure"),
@@ -183,9 +188,13 @@ def _for_each(tensors: Mapping[str, Any], setting: Any, usual: _T, what: str) ->
     return {name: setting.get(name, usual) for name in tensors}
 
 
+def _entries(given: SparseTensor | Privatised) -> SparseTensor:
+    return given.tensor if isinstance(given, Privatised) else given
+
+
 def _relation(
     name: str,
-    tensor: SparseTensor,
+    data: SparseTensor | Privatised,
     modes: Sequence[Mode],
     numbers: Mapping[str, int],
     structure: Structure,
@@ -197,6 +206,7 @@ def _relation(
     check_choice(get_args(Absent), **{f"absent of {name!r}": absent})
     check_divergence(name, divergence)
     check_positive(**given(**{f"the dispersion of {name!r} (or None)": dispersion}))
+    tensor = _entries(data)
     own = tuple(numbers[mode] for mode in tensor.mode_names)
     aligned = _aligned(merge_duplicates(tensor, "error"), [modes[d] for d in own])
     known = ~np.isnan(aligned.values)
@@ -209,7 +219,17 @@ def _relation(
         )
     unknown = aligned.coordinates[:, ~known]
     kept = aligned if known.all() else aligned.take(known)
-    return Relation(name, kept, unknown, own, structure, float(divergence), dispersion, absent)
+    made = Relation(name, kept, unknown, own, structure, float(divergence), dispersion, absent)
+    if not isinstance(data, Privatised):
+        return made
+    if absent == "zero":
+        raise SettingError(
+            f"cells of {name!r} without an entry are missing, since its values are noisy and no cell is "
+            "known to be zero: privatise zeros like other values, or use "
+            + either("absent='missing'", f"--absent {name}=missing")
+        )
+    which = _aligned(tensor.with_values(data.numbers), aligned.modes).values[known]
+    return replace(made, privatised=Privatised(kept, data.passed, which.astype(np.int16), data.promises))
 
 
 def check_divergence(name: str, divergence: float) -> None:
@@ -221,72 +241,8 @@ def check_divergence(name: str, divergence: float) -> None:
         )
 
 
-# -- labels ---------------------------------------------------------------------------------------
-
-
-def shared_modes(tensors: Mapping[str, SparseTensor], *, may_be_apart: bool = False) -> tuple[Mode, ...]:
-    """All modes in the order in which they first occur, each with the labels of all its relations.
-
-    That no label is in more than one of them is an error, unless they ``may_be_apart``.
-    """
-    found: dict[str, list[tuple[str, Mode]]] = {}
-    for relation, tensor in tensors.items():
-        for mode in tensor.modes:
-            found.setdefault(mode.name, []).append((relation, mode))
-    return tuple(_united(name, given, may_be_apart) for name, given in found.items())
-
-
-def _united(name: str, given: Sequence[tuple[str, Mode]], may_be_apart: bool) -> Mode:
-    (first_relation, first), *others = given
-    for relation, mode in others:
-        if mode.bin != first.bin:
-            raise DataError(
-                f"mode {name!r} has times by {first.bin or 'no bin'} in {first_relation!r} and by "
-                f"{mode.bin or 'no bin'} in {relation!r}: read both with the same bin"
-            )
-        if (mode.labels is None) != (first.labels is None):
-            raise DataError(
-                f"mode {name!r} has labels in one of {first_relation!r} and {relation!r} only: what is "
-                "the same cannot be told; give labels to both, or rename one mode"
-            )
-        if mode.labels is None and mode.size != first.size:
-            raise DataError(
-                f"mode {name!r} has {first.size:,} levels in {first_relation!r}, {mode.size:,} in "
-                f"{relation!r}, and no labels that say which are the same: give labels, or rename one "
-                "mode"
-            )
-    if first.labels is None or all(mode == first for _, mode in others):
-        return first
-    labels = [mode.labels for _, mode in given if mode.labels is not None]
-    if len({kind.dtype.kind for kind in labels}) > 1:  # numbers in one table, text in another
-        labels = [np.array([str(label) for label in kind.tolist()], object) for kind in labels]
-    united = np.unique(np.concatenate(labels))
-    if (
-        len(united) == sum(map(len, labels)) and not may_be_apart
-    ):  # nothing is shared: often "u1" here and "U1" there
-        found = ", ".join(
-            f"{relation!r} (such as {levels[0]!r})"
-            for (relation, _), levels in zip(given, (each.tolist() for each in labels), strict=True)
-        )
-        raise DataError(
-            f"no label of mode {name!r} is in more than one of {found}: write labels the same way in "
-            "all tables, or rename the mode where it means something else"
-        )
-    return Mode(name, len(united), united, first.bin)
-
-
 def _aligned(tensor: SparseTensor, modes: Sequence[Mode]) -> SparseTensor:
     """The tensor with the levels of other modes of the same names."""
     if tuple(tensor.modes) == tuple(modes):
         return tensor
     return SparseTensor(levels_among(tensor, modes), tensor.values, tuple(modes), tensor.bounds)
-
-
-def levels_among(tensor: SparseTensor, modes: Sequence[Mode]) -> NDArray[np.int32]:
-    """Coordinates of a tensor's entries, in their order, at levels of other modes of the same names."""
-    return np.stack(
-        [
-            levels if old == new else new.find(old.labels_at(np.arange(old.size)))[levels]
-            for levels, old, new in zip(tensor.coordinates, tensor.modes, modes, strict=True)
-        ]
-    )

@@ -44,11 +44,13 @@ from sfumato.fit.plan import Plan, PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
+from sfumato.models.clipped_counts import clipped_mean
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.several import Several
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.sites.coupled import CoupledSite
+from sfumato.sites.noisy_counts import measured_bounds
 from sfumato.solvers.coupled.shape import CoupledShape, CoupledSolver
 from sfumato.solvers.protocol import Info, Run
 from sfumato.solvers.registry import find, names, solver_class
@@ -74,12 +76,14 @@ _SAVED = ("rank", "starts", "seed")  # settings that are kept with a model
 class RelationShape(NamedTuple):
     """What a fitted model knows of a relation.
 
-    ``evidence`` has for each of its modes the number of observed cells at every level.
+    ``evidence`` has for each of its modes the number of observed cells at every level; ``bounds`` is
+    what its counts were clipped to before they passed a noisy channel.
     """
 
     name: str
     modes: tuple[int, ...]
     evidence: tuple[Array, ...]
+    bounds: tuple[float, float] | None = None
 
 
 class Coupled(Parametrised):
@@ -90,8 +94,9 @@ class Coupled(Parametrised):
     rank : number of components, the same in every mode; None for 2, and in a private fit for what the
         plan chooses.
     solver : "multiplicative" (non-negative factors by multiplicative updates), "variational" (Poisson
-        data with Gamma priors, the posterior in closed form), "langevin" (samples from the posterior),
-        or a solver record with settings of your own.
+        data with Gamma priors, the posterior in closed form), "gibbs" (samples from the posterior of
+        counts, also of noisy ones), "langevin" (samples from the posterior, of any numbers), or a
+        solver record with settings of your own.
     starts : fits from different random starts, of which the best is kept.
     seed : of the random starts.
     dtype : float64 or float32.
@@ -251,6 +256,9 @@ class Coupled(Parametrised):
 
         With ``interval``, such as 0.9, a triple after a Bayesian fit: the values, and two bounds between
         which a cell's value lies with that probability. Values are posterior means.
+
+        Of a relation whose counts were clipped before they passed a noisy channel, values are those of
+        what was measured, E[clip(X)]; ``model_`` and ``posterior_`` know the rates themselves.
         """
         known, modes = self._relation(relation)
         if (X is None) == (not labels):
@@ -271,13 +279,18 @@ class Coupled(Parametrised):
                 self.model_.predict(part, cells, threads=threads),
             )
             return float(values[0]) if single else values
-        by = self.model_ if self.posterior_ is None else self.posterior_
-        found = [by.predict(part, cells, threads=threads)]
+        if self.posterior_ is None:
+            found = [clipped_mean(self.model_.predict(part, cells, threads=threads), known.bounds)]
+        else:
+            found = [self.posterior_.predict(part, cells, threads=threads, bounds=known.bounds)]
         if interval is not None:
             check_share(interval=interval)
             if self.posterior_ is None:
-                raise SettingError("intervals come from a Bayesian solver: 'variational' or 'langevin'")
-            found += self.posterior_.interval(part, cells, interval, threads=threads)
+                raise SettingError(
+                    "intervals come from a Bayesian solver: 'variational', 'gibbs' or 'langevin'"
+                )
+            ends = self.posterior_.interval(part, cells, interval, threads=threads)
+            found += (clipped_mean(end, known.bounds) for end in ends)
         if reliance:
             found.append(self._reliance(known, cells))
         answer = tuple(float(each[0]) for each in found) if single else tuple(found)
@@ -382,6 +395,7 @@ class Coupled(Parametrised):
             self.model_,
             self.modes_,
             {name: known.evidence for name, known in self.relations_.items()},
+            {name: known.bounds for name, known in self.relations_.items() if known.bounds is not None},
             {name: getattr(self, name) for name in _SAVED},
             {
                 "solver": {"name": solver.name, **asdict(solver)},
@@ -465,7 +479,12 @@ class Coupled(Parametrised):
         method.model_, method.modes_ = stored.model, stored.modes
         method.posterior_, method.guarantee_ = stored.posterior, None
         method.relations_ = {
-            part.name: RelationShape(part.name, part.modes[: part.order], stored.evidence[part.name])
+            part.name: RelationShape(
+                part.name,
+                part.modes[: part.order],
+                stored.evidence[part.name],
+                stored.bounds.get(part.name),
+            )
             for part in stored.model.parts
         }
         return method
@@ -473,4 +492,5 @@ class Coupled(Parametrised):
 
 def _known(relation: Relation) -> RelationShape:
     evidence = tuple(relation.observed_counts(position) for position in range(len(relation.modes)))
-    return RelationShape(relation.name, relation.modes, evidence)
+    bounds = None if relation.privatised is None else measured_bounds(relation.privatised)
+    return RelationShape(relation.name, relation.modes, evidence, bounds)

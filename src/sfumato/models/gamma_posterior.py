@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.errors import SettingError
+from sfumato.models.clipped_counts import clipped_mean
 from sfumato.models.coupled import CoupledModel
 from sfumato.records import record
 from sfumato.types import Array
@@ -76,9 +77,19 @@ class GammaPosterior:
 
     # -- predictions ------------------------------------------------------------------------------
 
-    def predict(self, part: int, coordinates: Array, *, threads: int = 1) -> Array:
-        """Posterior mean of a part's values at the entries ``coordinates[:, e]``."""
-        return self.means.predict(part, coordinates, threads=threads)
+    def predict(
+        self,
+        part: int,
+        coordinates: Array,
+        *,
+        threads: int = 1,
+        bounds: tuple[float, float] | None = None,
+    ) -> Array:
+        """Posterior mean of a part's values at the entries ``coordinates[:, e]``.
+
+        With ``bounds``, of counts with that mean which are clipped to them.
+        """
+        return clipped_mean(self.means.predict(part, coordinates, threads=threads), bounds)
 
     def interval(
         self, part: int, coordinates: Array, level: float = 0.9, *, threads: int = 1

@@ -16,6 +16,7 @@ import numpy as np
 
 from sfumato.diagnostics import effective_size, split_rhat
 from sfumato.errors import SettingError
+from sfumato.models.clipped_counts import clipped_mean
 from sfumato.models.coupled import CoupledModel
 from sfumato.records import record
 from sfumato.types import Array
@@ -98,11 +99,21 @@ class Posterior:
 
     # -- what draws say of cells ------------------------------------------------------------------
 
-    def predict(self, part: int, coordinates: Array, *, threads: int = 1) -> Array:
-        """Posterior mean of a part's values at the entries ``coordinates[:, e]`` (Eq. 3.13)."""
+    def predict(
+        self,
+        part: int,
+        coordinates: Array,
+        *,
+        threads: int = 1,
+        bounds: tuple[float, float] | None = None,
+    ) -> Array:
+        """Posterior mean of a part's values at the entries ``coordinates[:, e]`` (Eq. 3.13).
+
+        With ``bounds`` that of counts which are clipped to them.
+        """
         total = np.zeros(coordinates.shape[1])
         for _, _, values in self._values(part, coordinates, threads):
-            total += values
+            total += clipped_mean(values, bounds)
         return total / (self.n_chains * self.n_draws)
 
     def draws(self, part: int, coordinates: Array, *, threads: int = 1) -> Array:

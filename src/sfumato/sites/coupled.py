@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.sites.memory import Site
+from sfumato.kernels.numba.noisy_counts import NoisyCounts
+from sfumato.sites.memory import Site, WeightedSite
+from sfumato.sites.noisy_counts import exact_counts, noisy_counts
 from sfumato.surface import either
 
 _MOST_CELLS = 50_000_000  # that are written out where no closed form sums over them
@@ -40,7 +42,8 @@ class RelationSite:
     """The entries of one relation.
 
     ``unknown`` are cells to be taken off sums over all cells; None where there are none, or where absent
-    cells are missing (``closed`` is then False).
+    cells are missing (``closed`` is then False). ``noisy`` is what channels have released of the values,
+    which then are none of the entries' own.
     """
 
     name: str
@@ -49,9 +52,24 @@ class RelationSite:
     closed: bool
     divergence: float
     cells: int
+    noisy: NoisyCounts | None = None
+
+    @property
+    def counts(self) -> NoisyCounts:
+        """The values as counts, noisy or exact."""
+        exact = self.entries.tensor.values
+        return self.noisy or self.entries.kept("counts", lambda: exact_counts(exact))
+
+    def restated(self, values: NDArray[Any]) -> RelationSite:
+        """The same cells with values that a model expects behind noisy ones."""
+        none = np.empty(0, self.entries.tensor.values.dtype)
+        entries = WeightedSite(self.entries, values.astype(none.dtype), none)
+        return replace(self, entries=entries)
 
     def written(self, *, tucker: bool) -> WrittenOut | None:
         """All cells, where that is faster for a model with or without a core than visiting them."""
+        if self.noisy is not None:  # values change at every step
+            return None
         visited = sum(each.tensor.n_entries for each in (self.entries, self.unknown) if each is not None)
         part = _PART_WRITING_TUCKER if tucker else _PART_WRITING_CP
         if visited < max(_WORTH_WRITING, part * prod(self.entries.tensor.shape)):
@@ -105,7 +123,10 @@ def _site(relation: Relation, threads: int, dtype: np.dtype) -> RelationSite:
         return Site(_with_weights(of) if relation.weighted else of, threads)
 
     entries, lacking = site(tensor), None if missing is None else site(missing)
-    return RelationSite(relation.name, entries, lacking, closed, relation.divergence, relation.cells)
+    noisy = None if relation.privatised is None else noisy_counts(relation.privatised)
+    return RelationSite(
+        relation.name, entries, lacking, closed, relation.divergence, relation.cells, noisy
+    )
 
 
 def _written_out(relation: Relation) -> SparseTensor:

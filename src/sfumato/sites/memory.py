@@ -121,7 +121,7 @@ class WeightedSite(Site):
     """The entries of another site with values and weights of their own.
 
     Cells and their orders are shared with that site: values can be restated at every sweep without
-    sorting anew.
+    sorting anew. Without weights all entries count alike.
     """
 
     def __init__(self, origin: Site, values: NDArray[Any], weights: NDArray[Any]) -> None:
@@ -135,8 +135,10 @@ class WeightedSite(Site):
             return ByMode(base.others, self.tensor.values, base.starts, self.weights)
         slots = self._origin.slots(mode)
         values = scatter(self.tensor.values, slots, threads=self.threads)
-        weights = scatter(self.weights, slots, threads=self.threads)
-        return ByMode(base.others, _read_only(values), base.starts, _read_only(weights))
+        weights = self.weights
+        if weights.size:
+            weights = _read_only(scatter(weights, slots, threads=self.threads))
+        return ByMode(base.others, _read_only(values), base.starts, weights)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

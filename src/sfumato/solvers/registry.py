@@ -60,6 +60,7 @@ METHODS = (
     Method("multiplicative", "coupled.multiplicative:Multiplicative", _SEVERAL),
     Method("variational", "coupled.variational:Variational", _SEVERAL),
     Method("langevin", "coupled.langevin:Langevin", ("coupled",)),
+    Method("gibbs", "coupled.gibbs:Gibbs", ("coupled",)),
     Method("moments", "private.moments.solver", _PRIVATE, ("moments",), joint=True),
     Method("alternating", "private.alternating.solver", _PRIVATE, ("alternating",), joint=True),
     Method(

@@ -25,7 +25,7 @@ from sfumato.store.writing import (
     model_files,
     modes_from_json,
 )
-from sfumato.typed import made_of, whole_number
+from sfumato.typed import finite_number, made_of, whole_number
 from sfumato.types import Array
 
 COUPLED = "coupled"
@@ -34,11 +34,15 @@ _PRIORS = ("prior_shapes", "prior_means")
 
 
 class StoredCoupled(NamedTuple):
-    """A coupled model, and for each relation the observed cells at the levels of its modes."""
+    """A coupled model, and for each relation the observed cells at the levels of its modes.
+
+    ``bounds`` are those of relations whose counts were clipped before they passed a noisy channel.
+    """
 
     model: CoupledModel
     modes: tuple[Mode, ...]
     evidence: dict[str, tuple[Any, ...]]
+    bounds: dict[str, tuple[float, float]]
     settings: dict[str, Any]
     notes: dict[str, Any]
     posterior: GammaPosterior | Posterior | None = None
@@ -59,6 +63,7 @@ def save_coupled(stored: StoredCoupled, folder: str | os.PathLike[str]) -> Path:
         "sizes": model.sizes,
         "parts": [asdict(part) for part in model.parts],
         "modes": [mode_to_json(mode) for mode in stored.modes],
+        "bounds": stored.bounds,
         "settings": stored.settings,
         "notes": stored.notes,
     }
@@ -84,9 +89,20 @@ def load_coupled(folder: str | os.PathLike[str]) -> StoredCoupled:
         model = _model(sizes, rank, parts, tensors)
         evidence = {part.name: _evidence(v, part, sizes, tensors) for v, part in enumerate(parts)}
         posterior = _posterior_of(description["posterior"], tensors, model)
+        bounds = _bounds(description.get("bounds", {}), parts)
         return StoredCoupled(
-            model, modes, evidence, description["settings"], description["notes"], posterior
+            model, modes, evidence, bounds, description["settings"], description["notes"], posterior
         )
+
+
+def _bounds(given: Any, parts: list[Part]) -> dict[str, tuple[float, float]]:
+    """Of models that were written before there were any, none."""
+    found = {}
+    for name, (low, high) in dict(given).items():
+        found[name] = finite_number(low, "a bound"), finite_number(high, "a bound")
+        if name not in {part.name for part in parts} or low >= high:
+            raise ValueError(f"the bounds of {str(name)[:20]!r} are none of its relations'")
+    return found
 
 
 def _check_fit(modes: tuple[Mode, ...], parts: list[Part], sizes: list[int]) -> None:

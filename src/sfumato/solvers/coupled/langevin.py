@@ -71,8 +71,10 @@ from sfumato.solvers.coupled.langevin_queries import (
 from sfumato.solvers.coupled.shape import (
     Block,
     CoupledShape,
+    check_room,
     coupled_shape,
     positive_start,
+    sample_bytes,
     values_of,
 )
 from sfumato.solvers.coupled.slopes import Slopes
@@ -86,7 +88,6 @@ _STEPS: dict[Preconditioner, float] = {"none": 1e-3, "rmsprop": 1e-2, "curvature
 _DAMPING = 1e-5
 _FURTHEST = 10.0  # standard deviations of the noise that a drift may reach
 _LEAST = 1e-16
-_MOST_BYTES = 1 << 31
 
 
 @dataclass(eq=False)
@@ -181,10 +182,7 @@ class Langevin:
 
     def sample_bytes(self, shape: Shape | CoupledShape) -> int:
         """Memory that the kept samples take."""
-        coupled = self._shape(shape)
-        cores = sum(coupled.rank**part.order for part in coupled.parts if part.tucker)
-        numbers: int = self.chains * self.samples * (sum(coupled.sizes) * coupled.rank + cores)
-        return numbers * int(np.dtype(coupled.dtype).itemsize)
+        return sample_bytes(self._shape(shape), self.chains, self.samples)
 
     def step_at(self, done: int) -> float:
         """kappa after some steps."""
@@ -278,12 +276,7 @@ class Langevin:
                 )
         self._known(shape)
         self._gamma(shape)
-        size = self.sample_bytes(shape)
-        if size > _MOST_BYTES:
-            raise SettingError(
-                f"{self.chains} chains with {self.samples} samples would take {size / 2**30:.1f} GiB: "
-                + either("keep fewer samples and thin more, or use float32", "use fewer --rounds")
-            )
+        check_room(shape, self.chains, self.samples)
 
     def check_relation(self, relation: Relation) -> None:
         """Refuse values that the model cannot have."""

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from sfumato.data.relations import Relation
-from sfumato.errors import DataError
+from sfumato.errors import DataError, SettingError
 from sfumato.kernels.numba.threads import run
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.posterior import Family
@@ -96,6 +96,11 @@ class LossQuery:
 def check_values(family: Family, relation: Relation) -> None:
     """Refuse values that the model cannot have."""
     values, name = relation.tensor.values, relation.name
+    if relation.privatised is not None:
+        raise SettingError(
+            f"{name!r} holds values behind a noisy channel, unknown to Langevin dynamics: use "
+            + either("solver='gibbs'", "--solver gibbs")
+        )
     if not np.isfinite(values).all():
         raise DataError(f"{name!r} holds infinite values: leave them out")
     if family == "poisson" and values.min() < 0:

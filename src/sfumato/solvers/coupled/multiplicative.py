@@ -12,6 +12,9 @@ smallest exponent of theirs, 1 / p from p = 1 on, as a precaution: for them noth
 A Gamma prior of shape A and mean B on every parameter adds (A - 1) / factor to the numerator (for A < 1
 its negative to the denominator) and A / B to the denominator: the posterior mode (MAP).
 
+Of counts that were released through a channel, p = 1, the updates are those of an EM algorithm: x is
+what the model expects behind a noisy z, and the divergence -log P(z | v).
+
 What is lowered, and reported, is minus the logarithm of likelihood and priors up to a constant,
 
     sum_v divergence_v / phi_v  +  sum over estimated phi_v of cells_v / 2 log phi_v

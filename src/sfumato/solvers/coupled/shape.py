@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sfumato.checks import is_number, wrong
+from sfumato.data.privatised import CLEAN
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode
 from sfumato.errors import DataError, SettingError
@@ -22,6 +23,8 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.protocol import Solver, start_generator
 from sfumato.surface import either
 from sfumato.types import Array
+
+_MOST_BYTES = 1 << 31  # of samples that are kept
 
 
 @record
@@ -138,8 +141,41 @@ def coupled_site(
     return site.kept(("coupled", divergence), make)
 
 
+def check_poisson(name: str, divergence: float, dispersion: float | None, what: str) -> None:
+    """Refuse settings of a relation that are not those of a Poisson law."""
+    if divergence != 1 or dispersion != 1:
+        raise SettingError(
+            f"{what} is for Poisson data, so divergence 1 and dispersion 1; {name!r} has divergence "
+            f"{divergence:g} and dispersion {dispersion or 'estimated'}: set these, or use "
+            "multiplicative updates"
+        )
+
+
+def check_counts(relation: Relation) -> None:
+    """Refuse values that are no counts, where they are clean."""
+    values, data = relation.tensor.values, relation.privatised
+    clean = values if data is None else values[data.numbers == CLEAN]
+    if not np.isfinite(values).all() or not (clean == np.floor(clean)).all():
+        raise DataError(f"{relation.name!r} holds values that are no counts: these are whole numbers")
+    if clean.size and clean.min() < 0:
+        raise DataError(f"{relation.name!r} holds negative values, and counts are not negative")
+
+
+def check_channel(relation: Relation) -> None:
+    """Refuse noisy values that are no counts of a Poisson law."""
+    if relation.divergence != 1 or relation.dispersion != 1:
+        raise SettingError(
+            f"{relation.name!r} holds values behind a noisy channel, which are fitted as counts: they "
+            "need divergence 1 and dispersion 1"
+        )
+    check_counts(relation)
+
+
 def check_not_negative(relation: Relation) -> None:
     """Values that the divergence of non-negative factors is defined for."""
+    if relation.privatised is not None:
+        check_channel(relation)
+        return
     values, name = relation.tensor.values, relation.name
     if not np.isfinite(values).all():
         raise DataError(f"{name!r} holds infinite values: leave them out")
@@ -166,6 +202,39 @@ def positive_start(shape: CoupledShape, seed: int) -> CoupledModel:
     for part in (*model.factors, *model.cores):
         part[:] = 0.1 + generator.standard_exponential(part.shape)
     return model
+
+
+def even_start(shape: CoupledShape, seed: int) -> CoupledModel:
+    """Positive random parameters that differ little; the data play no part.
+
+    Factors that differ much would soon take hold where they happen to be large, and spare components
+    would stay. A Tucker core, though, begins near that of a CP model, so that components differ.
+    """
+    model, generator = shape.zeros(), start_generator(seed)
+    for factor in model.factors:
+        factor[:] = generator.uniform(0.5, 1.5, factor.shape)
+    for part, core in zip(model.parts, model.cores, strict=True):
+        if part.tucker:
+            core[:] = 0.1 * (0.1 + generator.standard_exponential(core.shape))
+            core.reshape((shape.rank,) * part.order)[(np.arange(shape.rank),) * part.order] *= 10
+    return model
+
+
+def check_room(shape: CoupledShape, chains: int, samples: int) -> None:
+    """Refuse more samples than fit into memory."""
+    size = sample_bytes(shape, chains, samples)
+    if size > _MOST_BYTES:
+        raise SettingError(
+            f"{chains} chains with {samples} samples would take {size / 2**30:.1f} GiB: "
+            + either("keep fewer samples and thin more, or use float32", "use fewer --rounds")
+        )
+
+
+def sample_bytes(shape: CoupledShape, chains: int, samples: int) -> int:
+    """Memory that kept samples take."""
+    cores = sum(shape.rank**part.order for part in shape.parts if part.tucker)
+    numbers: int = chains * samples * (sum(shape.sizes) * shape.rank + cores)
+    return numbers * int(np.dtype(shape.dtype).itemsize)
 
 
 def values_of(model: CoupledModel, block: Block) -> Array:

@@ -9,6 +9,9 @@ For a mode with designs f (the vector whose inner product with a row is the valu
 with observed values x and the model's values v. Where absent cells are zeros, they are in the
 denominator only, which for p = 0 and p = 1 is a closed form in sums over factors. Where most cells would
 be visited, they are written out instead (``written_sums.py``).
+
+Of counts that were released through a channel (p = 1), x is what the model expects behind the noisy one,
+E[x | z, v]: the E step of an EM algorithm. The divergence is then -log P(z | v).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.kernels.numba.coupled_sums import Sums, add_core_entries, add_entries
+from sfumato.kernels.numba.noisy_counts import expected_counts
 from sfumato.models.coupled import CoupledModel
 from sfumato.models.divergence import SMALLEST, beta_divergence
 from sfumato.records import record
@@ -63,8 +67,23 @@ def _pair(given: CoupledModel | Models) -> Models:
     return given if isinstance(given, Models) else Models(given, given)
 
 
+def explained(model: CoupledModel, v: int, holder: RelationSite) -> RelationSite:
+    """With the counts that a model expects behind noisy ones."""
+    if holder.noisy is None:
+        return holder
+    rates, threads = _values_at(model, v, holder.entries), holder.entries.threads
+    return holder.restated(expected_counts(holder.noisy, rates, threads)[0])
+
+
+def log_probabilities(model: CoupledModel, v: int, holder: RelationSite) -> Array:
+    """log P(z | v) of a part's entries."""
+    rates, threads = _values_at(model, v, holder.entries), holder.entries.threads
+    return expected_counts(holder.counts, rates, threads, with_logs=True)[1]
+
+
 def _add_part(models: Models, v: int, holder: RelationSite, mode: int, scale: float, sums: Sums) -> None:
     p, (model, other, least) = holder.divergence, models
+    holder = explained(model, v, holder)
     position = model.parts[v].modes.index(mode)
     cells = holder.written(tucker=model.parts[v].tucker)
     if cells is not None:
@@ -76,13 +95,21 @@ def _add_part(models: Models, v: int, holder: RelationSite, mode: int, scale: fl
         walk(model, least, site=holder.entries, scale=scale, sums=sums)
         return
     walk(model, least, site=holder.entries, scale=scale, sums=Sums(sums.numerator, nothing))
-    only_below = Sums(nothing, sums.denominator)
+    _add_below(other, v, holder, position, scale, sums.denominator)
+
+
+def _add_below(
+    model: CoupledModel, v: int, holder: RelationSite, position: int, scale: float, total: Array
+) -> None:
+    """Add a part's denominator for the mode at a position."""
+    walk = partial(_walk, model, SMALLEST, v=v, position=position, p=holder.divergence)
+    only_below = Sums(np.empty((0, model.rank)), total)
     if not holder.closed:
-        walk(other, SMALLEST, site=holder.entries, scale=scale, sums=only_below)
+        walk(site=holder.entries, scale=scale, sums=only_below)
         return
-    sums.denominator[:] += scale * _over_all_cells(other, v, position, p)
+    total += scale * _over_all_cells(model, v, position, holder.divergence)
     if holder.unknown is not None:
-        walk(other, SMALLEST, site=holder.unknown, scale=-scale, sums=only_below)
+        walk(site=holder.unknown, scale=-scale, sums=only_below)
 
 
 def _walk(
@@ -103,7 +130,7 @@ def _walk(
 def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: float) -> Sums:
     """Sums for the core of a Tucker part."""
     model, other, least = _pair(given)
-    holder, size = site.parts[v], model.cores[v].shape[0]
+    holder, size = explained(model, v, site.parts[v]), model.cores[v].shape[0]
     p, sums, nothing = holder.divergence, Sums(np.zeros(size), np.zeros(size)), np.empty(0)
     cells = holder.written(tucker=True)
     if cells is not None:
@@ -113,14 +140,33 @@ def core_sums(given: CoupledModel | Models, site: CoupledSite, v: int, scale: fl
         _walk_core(model, least, v, holder.entries, p, scale, sums)
         return sums
     _walk_core(model, least, v, holder.entries, p, scale, Sums(sums.numerator, nothing))
-    only_below = Sums(nothing, sums.denominator)
-    if not holder.closed:
-        _walk_core(other, SMALLEST, v, holder.entries, p, scale, only_below)
-        return sums
-    sums.denominator[:] += scale * _over_all_cells(other, v, None, p)
-    if holder.unknown is not None:
-        _walk_core(other, SMALLEST, v, holder.unknown, p, -scale, only_below)
+    _add_below_core(other, v, holder, scale, sums.denominator)
     return sums
+
+
+def _add_below_core(
+    model: CoupledModel, v: int, holder: RelationSite, scale: float, total: Array
+) -> None:
+    p, only_below = holder.divergence, Sums(np.empty(0), total)
+    if not holder.closed:
+        _walk_core(model, SMALLEST, v, holder.entries, p, scale, only_below)
+        return
+    total += scale * _over_all_cells(model, v, None, p)
+    if holder.unknown is not None:
+        _walk_core(model, SMALLEST, v, holder.unknown, p, -scale, only_below)
+
+
+def exposures(model: CoupledModel, site: CoupledSite, block: Block) -> Array:
+    """The denominator alone, of a block: for p = 1 the sum of designs over observed cells."""
+    if block.mode is None:
+        total = np.zeros(model.cores[block.part].shape)
+        _add_below_core(model, block.part, site.parts[block.part], 1.0, total)
+        return total
+    total = np.zeros((model.sizes[block.mode], model.rank))
+    for v, (part, holder) in enumerate(zip(model.parts, site.parts, strict=True)):
+        if block.mode in part.modes:
+            _add_below(model, v, holder, part.modes.index(block.mode), 1.0, total)
+    return total
 
 
 def _walk_core(
@@ -172,8 +218,10 @@ def _over_all_cells(model: CoupledModel, v: int, position: int | None, p: float)
 
 
 def divergence(model: CoupledModel, site: CoupledSite, v: int) -> float:
-    """Sum of the beta divergences of a part's observed cells (Eq. 2.4)."""
+    """Sum of the beta divergences of a part's observed cells (Eq. 2.4), or of -log P(z | v)."""
     holder, p = site.parts[v], site.parts[v].divergence
+    if holder.noisy is not None:
+        return -float(log_probabilities(model, v, holder).sum())
     cells = holder.written(tucker=model.parts[v].tucker)
     if cells is not None:
         return Written(model, v, cells, p, SMALLEST, holder.entries.threads).divergence()

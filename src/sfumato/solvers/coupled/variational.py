@@ -11,7 +11,12 @@ with the sums of ``sums.py`` at p = 1. No update lowers the evidence lower bound
 
     sum over observed cells of (x log v_L - v_E - log x!) - KL(posterior, prior),
 
-in which log x! is lgamma(x + 1), so that values need not be whole. The bound, unlike the likelihood,
+in which log x! is lgamma(x + 1), so that values need not be whole. Of a count that was released through
+a channel as z, E[x | z, v_L] stands for x in the numerator, and in the bound the sum over all x,
+
+    log sum_x exp(x log v_L - v_E - log x!) P(z | clip x) = log P(z | v_L) + v_L - v_E.
+
+The bound, unlike the likelihood,
 does not reward components that the data have no need of: it can be used to choose the rank.
 
 A and B of a block are learnt by raising the bound as well. A level without any observed cell has its
@@ -44,12 +49,14 @@ from sfumato.solvers.coupled.shape import (
     Block,
     CoupledShape,
     check_not_negative,
+    check_poisson,
     coupled_shape,
     coupled_site,
+    even_start,
     finished,
 )
-from sfumato.solvers.coupled.sums import Models, block_sums
-from sfumato.solvers.protocol import Finished, Info, Run, start_generator
+from sfumato.solvers.coupled.sums import Models, block_sums, log_probabilities
+from sfumato.solvers.protocol import Finished, Info, Run
 from sfumato.types import Array
 
 _WHAT = "variational Bayes"
@@ -85,7 +92,7 @@ class LikelihoodQuery:
 
 def check_relation(relation: Relation) -> None:
     """Refuse what is not Poisson."""
-    _check_poisson(relation.name, relation.divergence, relation.dispersion)
+    check_poisson(relation.name, relation.divergence, relation.dispersion, _WHAT)
     check_not_negative(relation)
 
 
@@ -129,7 +136,7 @@ class Variational:
         check_positive(**given(tolerance=self.tolerance))
         coupled = coupled_shape(shape, 1.0, _WHAT)
         for part, p, phi in zip(coupled.parts, coupled.divergences, coupled.dispersions, strict=True):
-            _check_poisson(part.name, p, phi)
+            check_poisson(part.name, p, phi, _WHAT)
         self._priors(coupled)
 
     def check_relation(self, relation: Relation) -> None:
@@ -139,7 +146,7 @@ class Variational:
     def init(self, run: Run, shape: Shape | CoupledShape) -> State:
         self.check(shape)
         coupled = replace(coupled_shape(shape, 1.0, _WHAT), dtype="float64")
-        shapes, rates, means = coupled.zeros(), coupled.zeros(), _start(coupled, run.seed)
+        shapes, rates, means = coupled.zeros(), coupled.zeros(), even_start(coupled, run.seed)
         for each, rate, mean in zip(*map(blocks_of, (shapes, rates, means)), strict=True):
             each[:], rate[:] = _START_SHAPE, _START_SHAPE / mean
         return State(shape, coupled, GammaPosterior(shapes, rates, *self._priors(coupled)))
@@ -208,31 +215,6 @@ def _models(posterior: GammaPosterior) -> Models:
     return Models(posterior.geometric, posterior.means, _LEAST)
 
 
-def _check_poisson(name: str, divergence: float, dispersion: float | None) -> None:
-    if divergence != 1 or dispersion != 1:
-        raise SettingError(
-            f"{_WHAT} is for Poisson data, so divergence 1 and dispersion 1; {name!r} has divergence "
-            f"{divergence:g} and dispersion {dispersion or 'estimated'}: set these, or use "
-            "multiplicative updates"
-        )
-
-
-def _start(shape: CoupledShape, seed: int) -> CoupledModel:
-    """Random means; the data play no part.
-
-    Factors that differ much would soon take hold where they happen to be large, and spare components
-    would stay. A Tucker core, though, begins near that of a CP model, so that components differ.
-    """
-    model, generator = shape.zeros(), start_generator(seed)
-    for factor in model.factors:
-        factor[:] = generator.uniform(0.5, 1.5, factor.shape)
-    for part, core in zip(model.parts, model.cores, strict=True):
-        if part.tucker:
-            core[:] = 0.1 * (0.1 + generator.standard_exponential(core.shape))
-            core.reshape((shape.rank,) * part.order)[(np.arange(shape.rank),) * part.order] *= 10
-    return model
-
-
 def _or_usual(given: list[float | None], usual: float) -> Array:
     return np.array([usual if each is None else each for each in given], np.float64)
 
@@ -250,6 +232,9 @@ def _likelihood_of(models: Models, v: int, holder: RelationSite) -> float:
     entries = holder.entries
     cells = entries.tensor.coordinates[: means.parts[v].order]
     shared = geometric.predict(v, cells, threads=entries.threads)
+    if holder.noisy is not None:
+        found = float(log_probabilities(geometric, v, holder).sum() + shared.sum())
+        return found - _expected(means, v, holder)
     explained = float(xlogy(entries.tensor.values, np.maximum(shared, _LEAST)).sum(dtype=np.float64))
     return explained - _expected(means, v, holder) - _log_factorials(holder)
 
