@@ -80,10 +80,15 @@ def couple(
     ] = 1,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Sweeps; of langevin the samples that each chain keeps."),
+        typer.Option(
+            min=1, metavar="N", help="Sweeps; of langevin and gibbs the samples that each chain keeps."
+        ),
     ] = None,
     burn_in: Annotated[
-        int | None, typer.Option(min=0, metavar="INT", help="Steps of langevin before the first sample.")
+        int | None,
+        typer.Option(
+            min=0, metavar="INT", help="Steps of langevin, sweeps of gibbs, before the first sample."
+        ),
     ] = None,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,

@@ -29,6 +29,7 @@ from sfumato.models.several import Several
 from sfumato.report.progress import FitProgress
 from sfumato.report.text import plain_table
 from sfumato.sites.coupled import CoupledSite
+from sfumato.solvers.coupled.gibbs import Gibbs
 from sfumato.solvers.coupled.langevin import Langevin
 from sfumato.solvers.coupled.multiplicative import Multiplicative
 from sfumato.solvers.coupled.shape import CoupledShape
@@ -87,7 +88,9 @@ def _solver(order: CoupleOrder) -> Any:
     if order.solver == CoupledSolver.variational:
         return Variational() if order.rounds is None else Variational(order.rounds)
     normal = order.tables[0].divergence == 0
-    solver = Langevin("normal" if normal else "poisson")
+    solver: Any = Langevin("normal" if normal else "poisson")
+    if order.solver == CoupledSolver.gibbs:
+        solver = Gibbs()
     given: dict[str, Any] = {"samples": order.rounds, "burn_in": order.burn_in}
     return replace(solver, **{name: value for name, value in given.items() if value is not None})
 
@@ -122,7 +125,7 @@ def fit(order: CoupleOrder, parts: Parts, notes: Console) -> Outcome:
 def _warm_up(order: CoupleOrder, relations: Relations) -> None:
     """One round, so that kernels are compiled before times are taken; what is wrong is said here."""
     solver = _solver(order)
-    if isinstance(solver, Langevin):
+    if isinstance(solver, Langevin | Gibbs):
         shortest: Any = replace(solver, samples=1, burn_in=1, thin=1)
         # Of the asked number of samples, the memory is judged too.
         shape = CoupledShape.of(relations, order.rank)
@@ -262,7 +265,7 @@ def print_fitted(
         screen.print(_results_table(held.results))
     screen.print()
     screen.print(_divergence_table(parts.whole, outcome.divergences))
-    if order.solver == CoupledSolver.langevin:
+    if order.solver.samples:
         screen.print("\nDivergences are those of the last sample.")
         found = _convergence(outcome.model)
         if found is not None:

@@ -25,6 +25,12 @@ class CoupledSolver(StrEnum):
     multiplicative = "multiplicative"
     variational = "variational"
     langevin = "langevin"
+    gibbs = "gibbs"
+
+    @property
+    def samples(self) -> bool:
+        """Whether it draws samples from the posterior."""
+        return self in (CoupledSolver.langevin, CoupledSolver.gibbs)
 
 
 class Absent(StrEnum):
@@ -70,12 +76,15 @@ class CoupleOrder:
     threads: int | None
 
     def __post_init__(self) -> None:
-        if self.solver != CoupledSolver.langevin:
-            if self.burn_in is not None:
-                raise typer.BadParameter(
-                    "it belongs to --solver langevin: others have no burn-in", param_hint="--burn-in"
-                )
-        elif {table.divergence for table in self.tables} not in ({0.0}, {1.0}):
+        if self.burn_in is not None and not self.solver.samples:
+            raise typer.BadParameter(
+                "it belongs to --solver langevin and gibbs: others have no burn-in",
+                param_hint="--burn-in",
+            )
+        if self.solver == CoupledSolver.langevin and {table.divergence for table in self.tables} not in (
+            {0.0},
+            {1.0},
+        ):
             raise typer.BadParameter(
                 "langevin takes one divergence for all tables: 0 for any numbers, 1 for counts",
                 param_hint="--divergence",
