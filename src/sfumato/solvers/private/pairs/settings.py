@@ -12,7 +12,7 @@ from sfumato.privacy.facts import Facts
 from sfumato.privacy.units import Entry, Unit
 from sfumato.solvers.private.known import Known
 
-# Chosen on invented data with and without pairs that are alike (benchmarks/pairs.py).
+# Chosen on invented data with and without pairs that are alike (benchmarks/pairs.py), UCLAF in view.
 BIAS_SHARE = 0.36  # of the budget, for the biases that come first where all is released
 WEIGHT_SHARE = 0.02  # of the same, for how far pairs are believed
 _LEAST_ALIKE, _MOST_ALIKE = 0.01, 0.08  # of the same, for how alike pairs are
