@@ -72,6 +72,37 @@ def white(columns: Array, weights: Array, most: int) -> Array:
     return whitened
 
 
+def leading(columns: Array, weights: Array, most: int) -> Array:
+    """The first principal components, of mean zero and variance one: columns count by their size."""
+    roots = np.sqrt(weights / weights.sum())[:, None]
+    left, sizes, _ = np.linalg.svd(roots * (columns - (roots**2).T @ columns), full_matrices=False)
+    there = np.flatnonzero(sizes > 1e-3 * max(float(sizes.max(initial=0.0)), 1e-300))[:most]
+    components: Array = left[:, there] / roots
+    return components
+
+
+def scaled(columns: Array, weights: Array) -> Array:
+    """Columns of mean zero with a mean square of one over all of them: each counts by its size."""
+    weights = weights / weights.sum()
+    centred: Array = columns - weights @ columns
+    size = float(np.sqrt(np.mean(weights @ centred**2)))
+    return centred / max(size, 1e-300)
+
+
+def spreads_of(model: Multilinear, prior: OwnPrior | None, mode: int) -> Array:
+    """How far the values of a CP model differ along each column of a mode, all others given; as far as
+    is expected of own rows.
+    """
+    spreads = np.ones(model.ranks[mode])
+    for m, factor in enumerate(model.factors):
+        if prior is not None and m == prior.mode:
+            turn = np.eye(prior.precisions.shape[0]) if prior.turn is None else prior.turn
+            spreads = spreads * np.sqrt((turn**2) @ (1 / prior.precisions))
+        elif m != mode:
+            spreads = spreads * np.sqrt(np.mean(factor**2, axis=0))
+    return spreads
+
+
 def whitening(moment: Array, error: float, most: int) -> Array:
     """A matrix W with W M W' = 1 for a noisy second moment M, as far as it stands out of its noise.
 
