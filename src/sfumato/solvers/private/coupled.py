@@ -24,6 +24,7 @@ import numpy as np
 
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear
+from sfumato.models.own_means import OwnSource, ReleasedRelation
 from sfumato.models.several import Several
 from sfumato.privacy.facts import CoupledFacts, Facts
 from sfumato.privacy.ledger import Charge
@@ -32,7 +33,6 @@ from sfumato.records import record
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.of_relation import OfRelation
 from sfumato.solvers.private.sides.columns import leading, spreads_of, white
-from sfumato.solvers.private.sides.queries import OwnSource
 from sfumato.solvers.private.sides.settings import MOST_FEATURES, side_share
 from sfumato.solvers.private.sides.solver import (
     BesideOthers,
@@ -267,7 +267,7 @@ class PrivateCoupled:
         current, info = solver.update(state.current, released)
         number = state.all_done + 1
         state = replace(state, current=current, done=state.done + 1, all_done=number)
-        if state.done == solver.rounds(state.facts.parts[part]):
+        if state.done == current.first + len(solver.steps(state.facts.parts[part])):
             made = {**state.made, part: solver.finish(current)}
             states = {**state.states, part: current}
             state = replace(state, made=made, states=states, place=state.place + 1, current=None)
@@ -279,8 +279,8 @@ class PrivateCoupled:
         made = [state.made[part] for part in range(len(state.facts.parts))]
         models = tuple(each.model for each in made)
         priors = tuple(each.own_prior for each in made)
-        means = tuple(each.own_means[0] for each in made)
-        return Finished(Several(models, priors), own_means=means)
+        means = tuple(each.own_means for each in made)
+        return Finished(Several(models, priors, means))
 
     def _released_features(self, state: State, part: int) -> list[LevelFeatures]:
         """What was released of the levels of other relations that this one has too."""
@@ -349,9 +349,8 @@ def _source(part: int, facts: Facts, made: Finished[Multilinear], state: SideSta
         columns = [leading(scaled, np.ones(facts.sizes[mode]), _SOURCE_COLUMNS)]
     else:
         columns = _strongest(model, others, spreads_of(model, made.own_prior, others[0]))
-    offsets = np.cumsum([0, *(facts.sizes[m] for m in others[:-1])])
     clip, rows = _SOURCE_CLIP * sqrt(state.scatter), np.ascontiguousarray(np.vstack(columns))
-    return OwnSource(part, facts, own, model.mean, tuple(model.mode_biases), rows, offsets, clip)
+    return ReleasedRelation(model, facts.bounds, own).source(part, rows, clip)
 
 
 def _strongest(model: Multilinear, modes: list[int], spreads: Array) -> list[Array]:
@@ -366,4 +365,4 @@ def _strongest(model: Multilinear, modes: list[int], spreads: Array) -> list[Arr
 def _no_source(part: int, facts: Facts) -> OwnSource:
     """The same before the relation is fitted."""
     none = np.zeros(0)
-    return OwnSource(part, facts, facts.local or 0, 0.0, (), np.zeros((0, 0)), none, 1.0)
+    return OwnSource(part, facts.local or 0, facts.bounds, 0.0, (), np.zeros((0, 0)), none, 1.0)

@@ -26,6 +26,7 @@ import numpy as np
 
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_means import OwnMeans, OwnNumbers, OwnSource
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
@@ -49,11 +50,8 @@ from sfumato.solvers.private.sides.columns import (
 )
 from sfumato.solvers.private.sides.queries import (
     CrossQuery,
-    OwnMeans,
     OwnMomentQuery,
-    OwnNumbers,
     OwnSideQuery,
-    OwnSource,
     shortened,
 )
 from sfumato.solvers.private.sides.settings import (
@@ -117,6 +115,7 @@ class State:
 
     facts: Facts
     inner: Any
+    first: int  # of the questions beside others: how many draws come before
     done: int = 0
     made: Finished[Multilinear] | None = None
     start: BiasRelease | None = None
@@ -216,7 +215,8 @@ class BesideOthers:
 
     def init(self, run: Run, facts: Facts) -> State:
         self.check(facts)
-        return State(facts, self._own(facts).init(run, facts))
+        own = self._own(facts)
+        return State(facts, own.init(run, facts), len(own.charges(facts)))
 
     def ask(self, state: State) -> PrivateQuery:
         if state.made is None:
@@ -229,10 +229,7 @@ class BesideOthers:
         return self._cross_query(state, step)
 
     def _step(self, state: State) -> Step:
-        return self.steps(state.facts)[state.done - self._first(state.facts)]
-
-    def _first(self, facts: Facts) -> int:
-        return len(self._own(facts).charges(facts))
+        return self.steps(state.facts)[state.done - state.first]
 
     def update(self, state: State, released: Any) -> tuple[State, Info]:
         if state.made is None:
@@ -249,7 +246,7 @@ class BesideOthers:
 
     def _after_own(self, state: State) -> State:
         """The state once the relation's own fit is done, if it is."""
-        if state.done < self._first(state.facts):
+        if state.done < state.first:
             return state
         made = self._own(state.facts).finish(state.inner)
         if isinstance(self.inner, PrivateConstant):
@@ -261,7 +258,7 @@ class BesideOthers:
         if state.made is None:
             raise RuntimeError("a fit that is not done has no model")
         model, prior = self.joined(state)
-        return Finished(model, own_prior=prior, own_means=(self.own_means(state),))
+        return Finished(model, own_prior=prior, own_means=self.own_means(state))
 
     # -- own numbers ------------------------------------------------------------------------------
 
