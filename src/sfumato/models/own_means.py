@@ -153,7 +153,10 @@ class OwnMeans:
         if mine.local is None or self.own is None or not self.own.sources:
             raise ValueError("own means are those of rows that stay with their owners")
         width = self.times * self.own.size
-        if not 0 <= self.at <= self.at + width <= mine.model.ranks[mine.local]:
+        if (
+            not 0 < self.times < mine.model.order
+            or not 0 <= self.at <= self.at + width <= mine.model.ranks[mine.local]
+        ):
             raise ValueError("own means do not fit own rows")
 
 

@@ -358,7 +358,7 @@ class BesideOthers:
         learnt = learnt_columns(sums, noise, np.maximum(counts, 1e-6), scatter, assumed, told)
         return Block(step.by, step.mode, query.columns, learnt.means, learnt.doubts)
 
-    def _told(self, state: State, mode: int) -> Array:
+    def _told(self, state: State, mode: int) -> list[Array]:
         """What is known of the levels of a mode before they are asked about: what others say of them,
         and the columns of the relation's own fit. Owners who differ along these may well be those
         whose numbers differ elsewhere.
@@ -368,7 +368,7 @@ class BesideOthers:
         model, prior = state.made.model, state.made.own_prior
         columns = model.factors[mode] * spreads_of(model, prior, mode)
         mine = scaled(columns, np.maximum(_counts(state, mode), 1e-6))
-        return np.hstack([*(each.columns for each in self.features if each.mode == mode), mine])
+        return [*(each.columns for each in self.features if each.mode == mode), mine]
 
     # -- the model with its further columns ---------------------------------------------------------
 
