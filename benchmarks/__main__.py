@@ -17,6 +17,7 @@ PARTS = (
     "public",
     "planner",
     "settings",
+    "pairs",
     "speed",
     "private_speed",
     "power",

@@ -93,7 +93,8 @@ class Case(NamedTuple):
         return "-".join(word for word in words if word)
 
     def plan(self, threads=1):
-        ranks = (2, 2, 2) if self.method != "moments" else (11, 11, 11)  # one column of each kind
+        # One column of each kind, or of each level of item and day.
+        ranks = (11, 11, 11) if self.method in ("moments", "pairs") else (2, 2, 2)
         facts = Facts(Shape(MODES, ranks, self.kind), self.unit, (1.0, 5.0), 150, None, self.local)
         budget = Budget(4.0, self.delta)
         solver = short(private_solver(self.method, facts, Wish(budget)))
@@ -168,7 +169,9 @@ def test_which_methods_add_up():
         (type(case.unit), case.local): fit.sums for case, fit in there if case.method == "moments"
     }
     assert moments == {(Entry, 0): True, (Unit, 0): True}
-    assert {case.method for case, fit in there if not fit.sums} == {"input", "output"}
+    pairs = {(type(case.unit), case.local): fit.sums for case, fit in there if case.method == "pairs"}
+    assert pairs == {(Entry, None): False, (Entry, 0): True, (Unit, 0): True}
+    assert {case.method for case, fit in there if not fit.sums} == {"input", "output", "pairs"}
     for case, fit in there:  # so that nothing is charged where it would end in an error
         solver, facts = fit.plan.task.solver, fit.plan.task.facts
         assert solver.adds_up(facts) == fit.sums, case

@@ -209,7 +209,7 @@ def test_kernels_are_their_twins(data):
     facts, rng = facts_of(order, Entry()), np.random.default_rng(data.draw(st.integers(0, 99)))
     for threads in (1, 2):
         site = Site(whole, threads)
-        entries, cells = owned_entries(site, facts, 0), site.cells(0, 1)
+        entries, cells = owned_entries(site, facts.bounds, 0), site.cells(0, 1)
         how = Centring(data.draw(st.sampled_from([0.3, 1.0])), 5.0)
         taken = Taken.only(3.0, order - 1)
         rests = centred_rests(entries, taken, cells, how, threads)

@@ -87,7 +87,7 @@ COUPLINGS = {
 }
 
 
-def _plan(tensors, unit, local, public=(), structure=None, method="bias"):
+def _plan(tensors, unit, local, public=(), structure=None, method="bias", rank=3):
     sizes = {mode.name: mode.size for tensor in tensors.values() for mode in tensor.modes}
     said = {n: True if n in public else sf.Public(entries=t.n_entries) for n, t in tensors.items()}
     privacy = sf.Privacy(
@@ -100,7 +100,7 @@ def _plan(tensors, unit, local, public=(), structure=None, method="bias"):
         public=sf.Public(labels={n: range(s) for n, s in sizes.items()}, relations=said),
     )
     structures = {name: (structure or {}).get(name, "cp") for name in tensors}
-    return prepared(tensors, structures, privacy, 3, Run(0, 1), Entropy(0))
+    return prepared(tensors, structures, privacy, rank, Run(0, 1), Entropy(0))
 
 
 def _asked(ready, tensors, names):
@@ -159,8 +159,29 @@ def test_neighbours_move_no_answer_by_more_than_it_states(coupling, unit, local,
     """Nor at all, where the relation that differs is none that the draw is said to look at."""
     g = np.random.default_rng(sum(map(ord, f"{coupling}{unit}{local}{public}{structure}")))
     tensors = _relations(g, COUPLINGS[coupling], 18)
+    asked = _check_neighbours(g, tensors, _plan(tensors, unit, local, public, structure), unit, public)
+    beside = unit != "user" or coupling != "items" or public
+    if structure is None and beside and (local or public) and coupling != "items":
+        assert asked, "nothing was asked beside other relations"
+
+
+@pytest.mark.parametrize("coupling", ["owners", "three", "both shared", "order four"])
+@pytest.mark.parametrize("unit", ["entry", "user"])
+@pytest.mark.parametrize("public", [(), ("side",)])
+def test_own_rows_are_asked_about_once_and_within_bounds(coupling, unit, public):
+    """Also along the columns of a relation's own fit, which then does not ask by itself."""
+    g = np.random.default_rng(sum(map(ord, f"{coupling}{unit}{public}")))
+    tensors = _relations(g, COUPLINGS[coupling], 18)
+    ready = _plan(tensors, unit, "user", public, method="moments", rank=24)
+    assert _check_neighbours(g, tensors, ready, unit, public)
     names = [name for name in tensors if name not in public]
-    ready = _plan(tensors, unit, local, public, structure)
+    about = [charge.label.rpartition(": ")[2] for charge in ready.plan.charges]
+    assert about.count("squares of own rows") == len(names)
+
+
+def _check_neighbours(g, tensors, ready, unit, public):
+    """Ask everything of neighbours too; how many questions were about other relations."""
+    names = [name for name in tensors if name not in public]
     others = [_neighbour(g, tensors, names, unit) for _ in range(4)]
     solver, facts = ready.plan.task.solver, ready.plan.task.facts
     looks = [{names[0]}] * len(ready.plan.charges)
@@ -178,9 +199,7 @@ def test_neighbours_move_no_answer_by_more_than_it_states(coupling, unit, local,
                 assert apart <= answer.l2 * (1 + 1e-9), (number, type(query).__name__, apart / answer.l2)
             else:
                 assert apart == 0, (number, type(query).__name__)
-    beside = unit != "user" or coupling != "items" or public
-    if structure is None and beside and (local or public) and coupling != "items":
-        assert asked, "nothing was asked beside other relations"
+    return asked
 
 
 def test_the_bounds_are_not_idle():

@@ -18,7 +18,7 @@ from sfumato.solvers.protocol import Run
 ALARM = 1e-6
 
 
-def noise_of(unit, local):
+def noise_of(unit, local, method):
     g = np.random.default_rng(0)
     modes = {"user": sf.Mode("user", 40), "item": sf.Mode("item", 30), "tag": sf.Mode("tag", 20)}
 
@@ -30,8 +30,8 @@ def noise_of(unit, local):
     tensors = {"main": table("item"), "side": table("tag")}
     relations = {name: sf.Public(entries=400) for name in tensors}
     public = sf.Public(labels={n: range(m.size) for n, m in modes.items()}, relations=relations)
-    privacy = sf.Privacy(3.0, 1e-6, unit=unit, local=local, method="bias", public=public, seed=0)
-    plan = prepared(tensors, dict.fromkeys(tensors, "cp"), privacy, None, Run(0, 1), Entropy(0)).plan
+    privacy = sf.Privacy(3.0, 1e-6, unit=unit, local=local, method=method, public=public, seed=0)
+    plan = prepared(tensors, dict.fromkeys(tensors, "cp"), privacy, 8, Run(0, 1), Entropy(0)).plan
     solver, facts, site = plan.task.solver, plan.task.facts, RelationSites(list(tensors.values()), 1)
     state, found = solver.init(plan.run, facts), []
     for number, charge in enumerate(plan.charges):
@@ -49,10 +49,19 @@ def likely(numbers):
     return 2 * min(stats.chi2.cdf(square, numbers.size), stats.chi2.sf(square, numbers.size))
 
 
-@pytest.mark.parametrize(("unit", "local"), [("entry", "user"), ("user", "user"), ("entry", None)])
-def test_noise_is_what_was_charged(unit, local):
-    numbers = noise_of(unit, local)
-    assert likely(numbers) > ALARM / 3
+@pytest.mark.parametrize(
+    ("unit", "local", "method"),
+    [
+        ("entry", "user", "bias"),
+        ("user", "user", "bias"),
+        ("entry", None, "bias"),
+        ("entry", "user", "moments"),
+        ("user", "user", "moments"),
+    ],
+)
+def test_noise_is_what_was_charged(unit, local, method):
+    numbers = noise_of(unit, local, method)
+    assert likely(numbers) > ALARM / 5
     for wrong in (2 / 3, 3 / 2):
         assert likely(wrong * numbers) < ALARM
     assert abs(stats.kurtosis(numbers)) < 1

@@ -167,7 +167,12 @@ class Row:
 
     @property
     def expected(self) -> Expectation | None:
-        """What to expect of the method that is taken; None where there is no formula for it."""
+        """What to expect of the method that is taken; None where there is no formula for it.
+
+        Of pairs it is what is expected of the biases that they come with: at worst.
+        """
+        if self.method == "pairs":
+            return self.forecast.biases
         known = [self.forecast.best, self.forecast.constant, self.forecast.biases, self.forecast.factors]
         return next((each for each in known if each is not None and each.method == self.method), None)
 
@@ -257,6 +262,8 @@ def _chosen_line(asked: Row) -> str:
     expected = asked.expected
     if expected is None:
         return f"Chosen: the method {asked.method!r}."
+    if asked.method == "pairs":
+        return "Chosen: private biases, and effects of pairs of levels as far as they are alike."
     if asked.slopes:
         return "Chosen: private biases, and owners' own slopes on them, which cost nothing."
     if expected.rank:

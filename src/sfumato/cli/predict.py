@@ -30,11 +30,12 @@ class OwnEntries:
     """Options for somebody who brings entries of their own."""
 
     own: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
             metavar="FILE",
             help="Entries of somebody who may be new: a table of labels and values. Rows are solved "
-            "from them for this prediction; nothing is kept.",
+            "from them for this prediction; nothing is kept. Of a coupled private model NAME=FILE too, "
+            "for each table in which they have some.",
         ),
     ] = None
     own_mode: Annotated[
@@ -46,8 +47,12 @@ class OwnEntries:
         ),
     ] = None
     own_value: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column with the own values, where there are others."),
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column with the own values, where there are others; of a coupled model also "
+            "NAME=COLUMN.",
+        ),
     ] = None
 
     def predict(
@@ -56,9 +61,50 @@ class OwnEntries:
         from sfumato.data.io.read import labels_of, read_entries
 
         labels, own = labels_of(table, estimator.modes_), None
-        if self.own is not None:
-            own = read_entries(self.own, estimator.modes_, self.own_value, date_format=date_format)
-        return estimator.predict(labels, unseen=unseen.value, own=own, own_mode=self.own_mode)
+        file, value = _only("--own", self.own), _only("--own-value", self.own_value)
+        if file is not None:
+            own = read_entries(Path(file), estimator.modes_, value, date_format=date_format)
+            value = None
+        return estimator.predict(
+            labels, unseen=unseen.value, own=own, own_mode=self.own_mode, own_value=value
+        )
+
+    def of_relations(
+        self, estimator: Coupled, relation: str, date_format: str | None
+    ) -> dict[str, Any] | None:
+        """Own entries in each table of a coupled model: files with a name, or that of the relation."""
+        from sfumato.cli.couple_order import by_name
+        from sfumato.data.io.read import read_entries
+
+        names = list(estimator.relations_)
+        if self.own is None:
+            if self.own_value is not None:
+                raise SettingError("--own-value says how own entries are read: give --own as well")
+            return None
+        named = [
+            each if "=" in each and not Path(each).exists() else f"{relation}={each}"
+            for each in self.own
+        ]
+        nothing: str | None = None
+        files = by_name("--own", named, names, nothing, str, one_for_all=False)
+        values = by_name("--own-value", self.own_value, names, nothing, str)
+        return {
+            name: read_entries(
+                Path(file),
+                estimator.private_relations_[name].modes,
+                values[name],
+                date_format=date_format,
+            )
+            for name, file in files.items()
+            if file is not None
+        }
+
+
+def _only(flag: str, given: list[str] | None) -> str | None:
+    """What a flag was given once."""
+    if given is not None and len(given) > 1:
+        raise SettingError(f"{flag} is given {len(given)} times: this model is one of a single table")
+    return None if given is None else given[0]
 
 
 @dataclass(frozen=True)
@@ -91,8 +137,8 @@ class OfTables:
         bounds = [] if self.interval is None else ["low", "high"]
         return [first, *bounds, *(["reliance"] if self.reliance else [])]
 
-    def predict(self, estimator: Coupled, relation: str, table: Any) -> list[Any]:
-        found = estimator.predict(relation, table, reliance=self.reliance, interval=self.interval)
+    def predict(self, estimator: Coupled, relation: str, table: Any, **own: Any) -> list[Any]:
+        found = estimator.predict(relation, table, reliance=self.reliance, interval=self.interval, **own)
         return list(found) if isinstance(found, tuple) else [found]
 
 
@@ -101,6 +147,7 @@ class OfTables:
     "sfumato predict model cells.csv --out predicted.csv --unseen bias",
     "sfumato predict model cells.csv --own my-ratings.csv --own-mode user",
     "sfumato predict coupled cells.csv --relation ratings --reliance",
+    "sfumato predict private cells.csv --relation ratings --own ratings=my.csv --own likes=also.csv",
 )
 def predict(
     folder: options.ModelFolder,
@@ -151,7 +198,9 @@ def predict(
             raise SettingError(f"{file} has a column {name!r} already: {how}")
     cells = with_dates(table, estimator.modes_, date_format)
     if isinstance(estimator, Coupled):
-        found = of_tables.predict(estimator, of_tables.relation or "", cells)
+        relation = of_tables.relation or ""
+        own = own_entries.of_relations(estimator, relation, date_format)
+        found = of_tables.predict(estimator, relation, cells, own=own, unseen=unseen.value)
     else:
         found = [own_entries.predict(estimator, cells, unseen, date_format)]
     added = dict(zip(names, found, strict=True))
@@ -183,11 +232,15 @@ def _check_options(
     if of_tables.relation not in estimator.relations_:
         raise SettingError(f"{folder} has no relation {of_tables.relation!r}; its relations are {names}")
     private = estimator.guarantee_ is not None
-    if own_entries != OwnEntries() or unseen == Unseen.bias:
-        lacks = "takes no own entries" if private else "has neither biases nor rows for own entries"
+    if not private and (own_entries != OwnEntries() or unseen == Unseen.bias):
         raise SettingError(
-            f"{folder} is a coupled model, which {lacks}: leave out --own, --own-mode, --own-value and "
-            "--unseen bias"
+            f"{folder} is a coupled model, which has neither biases nor rows for own entries: leave out "
+            "--own, --own-mode, --own-value and --unseen bias"
+        )
+    if own_entries.own_mode is not None:
+        raise SettingError(
+            f"{folder} is a coupled model: own entries solve rows that stay with their owners, and no "
+            "others. Leave out --own-mode"
         )
     if private and (of_tables.reliance or of_tables.interval is not None):
         raise SettingError(

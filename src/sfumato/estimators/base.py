@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -265,14 +265,7 @@ class TensorEstimator(Parametrised, ABC):
     def _fit_privately(self, source: Source, privacy: Privacy) -> None:
         protected, entropy = Protected.by(privacy, source.modes), privacy.entropy()
         source = source.admitted(protected, self.duplicates, entropy)
-        plan = self._private_plan(
-            privacy,
-            source.modes,
-            source.dtype,
-            bounds=source.bounds,
-            entries=source.n_entries,
-            protected=protected,
-        )
+        plan = self._plan_for(source, privacy, protected)
         warn_of(plan.caveats)
         facts, ledger = plan.task.facts, open_ledger(privacy, protected.unit)
         source = source.cast(facts.shape.dtype)
@@ -284,6 +277,27 @@ class TensorEstimator(Parametrised, ABC):
             result = carry_out_private(plan, engine, ledger, entropy, self.progress)
         promised = plan.guarantee(ledger, entropy)
         self.adopt(result, source, promised, facts.local)
+
+    def _plan_for(
+        self, source: Source, privacy: Privacy, protected: Protected
+    ) -> PrivatePlan[Completion]:
+        """The plan of these entries; what is chosen for them adds up where they lie at several sites."""
+
+        def made(asked: Privacy) -> PrivatePlan[Completion]:
+            return self._private_plan(
+                asked,
+                source.modes,
+                source.dtype,
+                bounds=source.bounds,
+                entries=source.n_entries,
+                protected=protected,
+            )
+
+        plan, several = made(privacy), self.engine is not None or source.several
+        adds_up = plan.task.solver.adds_up(plan.task.facts)
+        if several and not adds_up and self._private_method(privacy) == "auto":
+            return made(replace(privacy, method="bias"))
+        return plan
 
     def adopt(self, fit: PrivateFit, source: Described, guarantee: Guarantee, local: int | None) -> None:
         """Take over what a private fit or search has found."""

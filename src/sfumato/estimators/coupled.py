@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from sfumato.checks import (
     as_precision,
+    check_choice,
     check_count,
     check_flag,
     check_kind,
@@ -32,12 +33,13 @@ from sfumato.engines.local import Local
 from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.estimators.coupled_private import (
     PrivateCoupledFit,
+    PrivatePrediction,
     PrivateRelation,
     fit_privately,
     plan_privately,
 )
 from sfumato.estimators.parameters import Parametrised
-from sfumato.estimators.predicting import within
+from sfumato.estimators.predicting import UNSEEN
 from sfumato.fit.completion import carry_out
 from sfumato.fit.loop import Progress
 from sfumato.fit.plan import Plan, PrivatePlan
@@ -66,6 +68,7 @@ from sfumato.store import (
     save_private_coupled,
 )
 from sfumato.store.reading import damage
+from sfumato.surface import setting
 from sfumato.typed import finite_number, made_of
 from sfumato.types import Array
 
@@ -240,6 +243,9 @@ class Coupled(Parametrised):
         relation: str,
         X: Any = None,
         *,
+        own: Any = None,
+        own_value: str | Mapping[str, str] | None = None,
+        unseen: str = "error",
         reliance: bool = False,
         interval: float | None = None,
         **labels: Any,
@@ -248,6 +254,17 @@ class Coupled(Parametrised):
 
         ``X`` is a tensor, a table with a column of labels per mode, or nothing where labels are given by
         mode name: ``predict("visits", user=3, location=8, activity=1)``.
+
+        ``own`` holds entries of somebody who need not have been in training, for a private fit: a table
+        (or file, or tensor) of this relation, or tables by the names of relations. Rows that stay with
+        their owners are solved from these entries and the release, used in this prediction and
+        forgotten: from entries here, and from those in relations that tell about this one. Each table
+        has a column of labels per mode and one of values, which ``own_value`` names where there are
+        more, of all tables or by the names of relations. Values are clipped to the bounds, and every
+        entry counts. What public tables say of those people is not used.
+
+        A label that was not in training is an error; of a private fit, with ``unseen="bias"``, that row
+        falls back to mean and biases of what is known, and own entries with such a label are left out.
 
         With ``reliance`` a pair: the values, and for each how much of what is known about its levels
         comes from other relations, from 0 to 1. At 1 the relation itself says nothing about one of the
@@ -264,21 +281,26 @@ class Coupled(Parametrised):
         if (X is None) == (not labels):
             raise SettingError("give either a tensor or table, or labels by mode name")
         single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
-        cells = self._locate(modes, X if X is not None else as_columns(labels))
+        given = X if X is not None else as_columns(labels)
         part = list(self.relations_).index(relation)
         threads = self.threads or available_threads()
         check_flag(reliance=reliance)
+        check_choice(UNSEEN, unseen=unseen)
         if isinstance(self.model_, Several):
             if reliance or interval is not None:
                 raise SettingError(
                     "a private fit tells neither reliance, which would count entries, nor intervals, "
                     "whose coverage was not measured: predict without"
                 )
-            values = within(
-                self.private_relations_[relation].bounds,
-                self.model_.predict(part, cells, threads=threads),
-            )
+            by = PrivatePrediction(self.model_, self.private_relations_, threads, unseen)
+            values = by.values(relation, given, own, own_value)
             return float(values[0]) if single else values
+        if own is not None or own_value is not None or unseen != "error":
+            raise SettingError(
+                "own entries, and biases of labels that are not known, are for private fits: this model "
+                f"has no use for {setting('own')}, {setting('own_value')} and {setting('unseen')}"
+            )
+        cells = self._locate(modes, given)
         if self.posterior_ is None:
             found = [clipped_mean(self.model_.predict(part, cells, threads=threads), known.bounds)]
         else:
@@ -309,9 +331,6 @@ class Coupled(Parametrised):
     def _locate(self, modes: Sequence[Mode], X: Any) -> NDArray[np.int32]:
         if isinstance(X, SparseTensor) and X.modes == tuple(modes):
             return X.coordinates
-        empty = next((mode.name for mode in modes if not mode.size), None)
-        if empty is not None:
-            raise SettingError(f"rows of {empty} stay with their owners: this release has none of them")
         advice = (
             "no relation had it in training. Leave such cells out, or fit with a relation that knows it"
         )
@@ -434,13 +453,16 @@ class Coupled(Parametrised):
                 {},
                 local=known.local,
                 own_prior=prior,
+                own_means=self.model_.means_of(part),
                 guarantee=self.guarantee_,
             )
-            for (name, known), model, prior in zip(
-                self.private_relations_.items(),
-                self.model_.models,
-                self.model_.own_priors,
-                strict=True,
+            for part, ((name, known), model, prior) in enumerate(
+                zip(
+                    self.private_relations_.items(),
+                    self.model_.models,
+                    self.model_.own_priors,
+                    strict=True,
+                )
             )
         }
         return StoredSeveral(parts, settings, self.guarantee_)
@@ -455,6 +477,7 @@ class Coupled(Parametrised):
         several = Several(
             tuple(each.model for each in parts.values()),
             tuple(each.own_prior for each in parts.values()),
+            tuple(each.own_means for each in parts.values()),
         )
         known = {
             name: PrivateRelation(name, each.modes, each.bounds, each.local)

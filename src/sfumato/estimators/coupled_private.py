@@ -8,10 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sfumato.checks import shown
+from sfumato.data.cells import labels_in
 from sfumato.data.relations import Relations
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.estimators.completion import CP, Tucker
+from sfumato.estimators.predicting import (
+    coordinates_of,
+    read_own,
+    values_at,
+    values_with_own,
+    within,
+)
 from sfumato.estimators.sources import TensorSource
 from sfumato.fit.admit import Protected, admit_several
 from sfumato.fit.choose import open_ledger
@@ -26,6 +35,7 @@ from sfumato.fit.coupled import (
     protections,
 )
 from sfumato.fit.loop import Progress
+from sfumato.fit.own import OwnRelation, OwnRows, solve_for_owners_of_several
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.models.several import Several
@@ -33,6 +43,8 @@ from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.solvers.protocol import Info, Run
+from sfumato.surface import setting
+from sfumato.types import Array
 
 
 class PrivateRelation(NamedTuple):
@@ -208,3 +220,86 @@ def _beside_tables(
     guarantee = plan.guarantee(ledger, entropy)
     several = Several((made.model,), (made.own_prior,))
     return PrivateCoupledFit(several, {name: known}, guarantee, made.history)
+
+
+# -- predicting -------------------------------------------------------------------------------------
+
+
+class PrivatePrediction(NamedTuple):
+    """How a private fit of relations predicts, with rows of those who bring entries of their own."""
+
+    model: Several
+    relations: Mapping[str, PrivateRelation]
+    threads: int
+    unseen: str
+
+    def values(self, relation: str, cells: Any, own: Any, own_value: Any) -> Array:
+        """Values of cells of a relation, within its bounds."""
+        known, part = self.relations[relation], list(self.relations).index(relation)
+        model = self.model.models[part]
+        if own is not None:
+            rows = self._own_rows(relation, part, own, own_value)
+            self._check_owners(known, rows, cells)
+            values = values_with_own(model, known.modes, rows, cells, self.unseen, self.threads)
+        elif own_value is not None:
+            raise SettingError(
+                f"{setting('own_value')} says how own entries are read: give {setting('own')} as well"
+            )
+        else:
+            empty = next((mode.name for mode in known.modes if not mode.size), None)
+            if empty is not None and self.unseen == "error":
+                raise SettingError(
+                    f"rows of {empty} stay with their owners: this release has none of them. Bring "
+                    f"entries of their own by {setting('own')}"
+                )
+            values = values_at(model, coordinates_of(cells, known.modes, self.unseen), self.threads)
+        return within(known.bounds, values)
+
+    def _own_rows(self, relation: str, part: int, own: Any, own_value: Any) -> OwnRows:
+        """Rows of those who bring entries, solved from these and the release."""
+        known = self.relations[relation]
+        if known.local is None or self.model.own_priors[part] is None:
+            raise SettingError(
+                f"{relation!r} has no rows that own entries could solve: all of them were released, or "
+                "what was fitted is the same for everyone"
+            )
+        if not isinstance(own, Mapping):
+            own = {relation: own}
+        self._check_named("own entries are", own)
+        values = own_value if isinstance(own_value, Mapping) else dict.fromkeys(own, own_value)
+        self._check_named(f"{setting('own_value')} is", values)
+        brought = [
+            OwnRelation(
+                each.modes,
+                each.local,
+                read_own(own[name], values.get(name), each.modes, each.bounds, None)
+                if name in own
+                else None,
+            )
+            for name, each in self.relations.items()
+        ]
+        skip = self.unseen == "bias"
+        return solve_for_owners_of_several(
+            self.model, brought, part, skip_unknown=skip, threads=self.threads
+        )
+
+    def _check_named(self, what: str, named: Mapping[Any, Any]) -> None:
+        unknown = [name for name in named if name not in self.relations]
+        if unknown:
+            raise SettingError(
+                f"{what} given for {', '.join(map(shown, unknown))}, but the relations of this fit are "
+                f"{', '.join(self.relations)}"
+            )
+
+    def _check_owners(self, known: PrivateRelation, rows: OwnRows, cells: Any) -> None:
+        """From a release nothing is known of those who bring nothing."""
+        owner = known.modes[rows.mode]
+        if self.unseen == "error" and not owner.size:
+            labels = labels_in(cells, known.modes)[owner.name]
+            others = [str(x) for x in np.asarray(labels)[rows.modes[rows.mode].find(labels) < 0][:1]]
+            if others:
+                raise SettingError(
+                    f"rows of {owner.name} stay with their owners: this release has none of "
+                    f"{shown(others[0])}, and among the own entries that tell about this relation are "
+                    f"none of theirs. Leave such cells out, or predict with {setting('unseen', 'bias')}"
+                )

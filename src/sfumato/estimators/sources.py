@@ -51,6 +51,7 @@ class Source(ABC):
     n_entries: int
     dtype: np.dtype[Any]
     cut_by: int = 0  # the mode that parts of them are cut by, where nothing has to be kept together
+    several: bool = False  # whether they lie in parts, whoever is asked
 
     @abstractmethod
     def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> Source:
@@ -156,6 +157,7 @@ class ShardSource(Source):
         self.shards = shards
         self.modes, self.bounds, self.n_entries = shards.modes, shards.bounds, shards.n_entries
         self.dtype, self.cut_by = shards.dtype, shards.by
+        self.several = sum(map(bool, shards.entries)) > 1
 
     def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> ShardSource:
         self._check_parts(duplicates)

@@ -114,6 +114,8 @@ def choose(
     and all that is fitted to them after it is free. What each method can be expected to reach decides.
     """
     from sfumato.fit.planner import forecast, multiplier, serves_factors
+    from sfumato.solvers.private.pairs.settings import columns
+    from sfumato.solvers.private.pairs.solver import serves_pairs
 
     several = facts.trust.kind != "one owner"  # who can be asked for sums alone
     if isinstance(facts.unit, Value):
@@ -127,6 +129,8 @@ def choose(
         quiet = not several and facts.calm(multiplier(budget)) >= 0.5
         return Choice("gradient" if quiet else "bias")
     best = forecast(facts, budget, profile=profile, most=most).best
+    if best.method == "bias" and serves_pairs(facts, budget, most):
+        return Choice("pairs", columns(facts))
     return Choice(best.method, best.rank or None)
 
 
@@ -137,6 +141,8 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
     from sfumato.solvers.private.alternating.solver import PrivateAlternating
     from sfumato.solvers.private.moments.settings import usual_rank
     from sfumato.solvers.private.moments.solver import PrivateMoments
+    from sfumato.solvers.private.pairs.settings import columns
+    from sfumato.solvers.private.pairs.solver import PrivatePairs
 
     most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
     if rank is None and method == "auto":  # several ranks were asked for: the middle one stands for them
@@ -150,4 +156,6 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
         return Choice(method, usual_rank(facts))
     if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
         return Choice(method, alternating_rank(facts, budget, profile))
+    if open_rank and (method == "pairs" or isinstance(method, PrivatePairs)):
+        return Choice(method, columns(facts) or None)
     return Choice(method)

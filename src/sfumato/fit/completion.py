@@ -22,6 +22,7 @@ from sfumato.privacy.trust import PROOF as SHARES_PROOF
 from sfumato.privacy.units import PrivacyUnit, Unit
 from sfumato.records import record
 from sfumato.sites.memory import Site
+from sfumato.solvers.private.sides.queries import prior_with_means
 from sfumato.solvers.protocol import DivergedError, Finished, Info, PrivateQuery, PrivateSolver
 from sfumato.surface import either
 
@@ -270,8 +271,8 @@ class Drawn(NamedTuple):
         model, prior = self.made.model, self.made.own_prior
         if prior is None:
             return model
-        if self.made.own_means and self.made.own_means[0] is not None:  # of public tables alone
-            prior = self.made.own_means[0].prior(prior, model, None)
+        if self.made.own_means is not None:  # of public tables alone
+            prior = prior_with_means(self.made.own_means, prior, model, None)
         return engine.with_own_rows(model, prior)
 
 

@@ -35,6 +35,7 @@ from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.coupled import PrivateCoupled
 from sfumato.solvers.private.moments.solver import PrivateMoments
+from sfumato.solvers.private.sides.queries import prior_with_means
 from sfumato.solvers.private.sides.solver import BesideOthers, LevelFeatures
 from sfumato.solvers.protocol import Info, Run
 from sfumato.surface import either, setting
@@ -387,7 +388,8 @@ def carry_out_coupled(
         if prior is None:
             models.append(model)
             continue
-        means = made.own_means[part] if made.own_means else None
-        expected = prior if means is None else means.prior(prior, model, site)
+        means = several.means_of(part)
+        expected = prior if means is None else prior_with_means(means, prior, model, site)
         models.append(solve_own(model, expected, site.parts[part]))
-    return CoupledFit(Several(tuple(models), several.own_priors), drawn.history, made.posterior)
+    filled = replace(several, models=tuple(models))
+    return CoupledFit(filled, drawn.history, made.posterior)

@@ -17,8 +17,11 @@ from sfumato.data.tensor import Mode, SparseTensor, find_levels, locate
 from sfumato.errors import SettingError, UnknownLabelError
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
+from sfumato.models.several import Several
 from sfumato.sites.memory import Site
+from sfumato.sites.several import RelationSites
 from sfumato.solvers.least_squares.own_rows import AnyModel, solve_own
+from sfumato.solvers.private.sides.queries import prior_with_means
 from sfumato.types import Array
 
 _FLATTEST = 1e-12  # least prior variance of a column, over that of the widest: keeps its inverse finite
@@ -74,15 +77,85 @@ def solve_for_owners(
     return OwnRows(prior.mode, tensor.modes, with_own_rows(model, prior, tensor, threads))
 
 
-def among_levels(
-    modes: Sequence[Mode], mode: int, own: SparseTensor, dtype: DTypeLike, *, skip_unknown: bool = False
+@dataclass(frozen=True, eq=False)
+class OwnRelation:
+    """One of several relations as somebody sees it who brings entries: its modes, and those entries."""
+
+    modes: tuple[Mode, ...]
+    local: int | None
+    own: SparseTensor | None
+
+    @property
+    def owners(self) -> list[str]:
+        """Labels of those who bring entries here."""
+        if self.own is None or self.local is None:
+            return []
+        taken = np.unique(self.own.coordinates[self.local])
+        return [str(label) for label in self.own.modes[self.local].labels_at(taken)]
+
+
+def solve_for_owners_of_several(
+    several: Several,
+    relations: Sequence[OwnRelation],
+    part: int,
+    *,
+    skip_unknown: bool,
+    threads: int,
+) -> OwnRows:
+    """Rows in one of several relations, solved from entries there and in those that tell about them."""
+    model, prior = several.models[part], several.own_priors[part]
+    means, mode = several.means_of(part), relations[part].local
+    if mode is None or prior is None:
+        raise SettingError("own entries solve rows that stay with their owners: there are none here")
+    told = () if means is None or means.own is None else means.own.sources
+    needed = [part, *(source.part for source in told)]
+    labels = list(dict.fromkeys(label for p in needed for label in relations[p].owners))
+    if not labels:
+        raise SettingError("none of the own entries is of a relation that tells about this one")
+    brought = [each if p in needed else replace(each, own=None) for p, each in enumerate(relations)]
+    site = RelationSites(
+        [_of_owners(each, labels, model.dtype, skip_unknown=skip_unknown) for each in brought], threads
+    )
+    nobody = np.zeros((len(labels), model.ranks[mode])), np.zeros(len(labels))
+    empty = model.with_rows(mode, *nobody)
+    if means is not None and told:
+        prior = prior_with_means(means, prior, empty, site)
+    held = site.parts[part]
+    return OwnRows(mode, held.tensor.modes, solve_own(empty, prior, held))
+
+
+def _of_owners(
+    relation: OwnRelation, labels: Sequence[str], dtype: DTypeLike, *, skip_unknown: bool
 ) -> SparseTensor:
-    """Own entries at a model's levels, found by their labels; of one mode the owners are all there are.
+    """Own entries of a relation, perhaps none, its owners being these."""
+    modes, mode = relation.modes, relation.local or 0
+    owners = replace(modes[mode], size=len(labels), labels=np.array(labels, object))
+    if relation.own is not None:
+        return among_levels(modes, mode, relation.own, dtype, owners, skip_unknown=skip_unknown)
+    named = tuple(owners if m == mode else other for m, other in enumerate(modes))
+    nowhere = np.zeros((len(modes), 0), np.int32)
+    return SparseTensor(nowhere, np.zeros(0, dtype), named, _checked=True)
+
+
+def among_levels(
+    modes: Sequence[Mode],
+    mode: int,
+    own: SparseTensor,
+    dtype: DTypeLike,
+    mine: Mode | None = None,
+    *,
+    skip_unknown: bool = False,
+) -> SparseTensor:
+    """Own entries at a model's levels, found by their labels; of one mode the owners are all there are,
+    or those named.
 
     An entry with a label that the model does not know is an error, or left out.
     """
     taken, owners = np.unique(own.coordinates[mode], return_inverse=True)
-    mine = replace(modes[mode], size=taken.size, labels=own.modes[mode].labels_at(taken))
+    if mine is None:
+        mine = replace(modes[mode], size=taken.size, labels=own.modes[mode].labels_at(taken))
+    else:
+        owners = mine.find(own.modes[mode].labels_at(taken)).astype(np.int64)[owners]
     known_modes = [other for m, other in enumerate(modes) if m != mode]
     cells = {
         there.name: there.labels_at(levels)

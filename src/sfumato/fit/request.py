@@ -43,8 +43,8 @@ class Privacy:
         ``TensorEntry`` and ``Sample``.
     max_entries : entries (values) of one level that are used (may change); where the unit has a cap.
     method : "auto" (chosen from public numbers), "moments", "alternating", "input", "gradient",
-        "output", "bias", "constant", of several relations also "langevin"; or a private solver record
-        with settings of your own.
+        "output", "pairs", "bias", "constant", of several relations also "langevin"; or a private solver
+        record with settings of your own.
     analysis : "proven", or "paper": as printed, marked as claimed.
     noise : the law of the noise where a method has several; "auto" by default.
     local : the mode whose rows stay with their owners and are not released: a mode's name, None

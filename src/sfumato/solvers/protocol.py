@@ -32,6 +32,7 @@ import numpy as np
 from sfumato.checks import wrong
 from sfumato.errors import SfumatoError
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_means import OwnMeans
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.protocol import Model
 from sfumato.privacy.budgets import ZCDP, Budget
@@ -81,13 +82,13 @@ class Finished(Generic[_Model_co]):
     ``posterior`` is what a Bayesian solver knows beyond the model. ``own_prior`` is how owners solve
     their own rows, which are zero in the model; it is part of a release, a function of what was released
     and of public numbers alone. ``own_means`` is how owners find, from their entries in other relations,
-    what is expected of their rows: for each relation, or None.
+    what is expected of their rows.
     """
 
     model: _Model_co
     posterior: Model | None = None
     own_prior: OwnPrior | None = None
-    own_means: tuple[Any, ...] = ()
+    own_means: OwnMeans | None = None
 
 
 # -- queries --------------------------------------------------------------------------------------

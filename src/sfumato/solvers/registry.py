@@ -79,6 +79,7 @@ METHODS = (
         laws=("auto", "gaussian", "residual", "vector"),
     ),
     Method("output", "private.output", _PRIVATE, ("output perturbation",)),
+    Method("pairs", "private.pairs.solver", _PRIVATE, ("private pairs",), joint=True),
     Method("bias", "private.biases", _PRIVATE, ("private biases",), joint=True, factors=False),
     Method("constant", "private.constant", _PRIVATE, ("private constant",), joint=True, factors=False),
     Method("langevin", "private.langevin.solver", ("private coupled",), ("langevin",), joint=True),

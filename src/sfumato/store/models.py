@@ -14,6 +14,7 @@ import numpy as np
 from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.models.own_means import OwnMeans
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
@@ -48,6 +49,7 @@ class StoredModel:
     guarantee: Guarantee | None = None
     local: int | None = None  # mode whose rows are not part of a release
     own_prior: OwnPrior | None = None  # how these rows are solved
+    own_means: OwnMeans | None = None  # what other relations of the same fit say of them
 
 
 # -- writing --------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato.errors import ModelFileError
+from sfumato.models.own_means import OwnMeans, ReleasedRelation
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
 from sfumato.store.models import (
@@ -45,6 +46,9 @@ def coupled_release_files(stored: StoredSeveral) -> dict[str, bytes]:
     relations, tensors = [], dict[str, Array]()
     for number, (name, part) in enumerate(stored.parts.items()):
         description, arrays = described(replace(part, modes=emptied(part)))
+        if part.own_means is not None and (means := part.own_means.to_json()) is not None:
+            description["own_means"] = means
+            arrays |= part.own_means.tensors()
         relations.append({"name": name, **description})
         tensors |= {f"relation_{number}_{key}": array for key, array in arrays.items()}
     about = {"kind": PRIVATE_COUPLED, "relations": relations, "settings": stored.settings}
@@ -107,7 +111,26 @@ def _several_of(contents: Contents) -> StoredSeveral:
             parts[name] = assembled(relation, arrays, contents.guarantee)
         if not parts:
             raise ValueError("it has no relations")
+        parts = _with_means(parts, description["relations"], contents.tensors)
         return StoredSeveral(parts, dict(description["settings"]), contents.guarantee)
+
+
+def _with_means(
+    parts: dict[str, StoredModel], described: Sequence[Mapping[str, Any]], tensors: Mapping[str, Array]
+) -> dict[str, StoredModel]:
+    """Relations with what others say of their own rows; an earlier release does not say it."""
+    relations = [ReleasedRelation(each.model, each.bounds, each.local) for each in parts.values()]
+    owners = [None if p.local is None else p.modes[p.local].name for p in parts.values()]
+    made = dict(parts)
+    for number, (name, relation) in enumerate(zip(parts, described, strict=True)):
+        numbers = relation.get("own_means")
+        if numbers is not None:
+            arrays = _of_relation(tensors, number)
+            means = OwnMeans.from_parts(numbers, arrays, relations, number)
+            if means.own and any(owners[s.part] != owners[number] for s in means.own.sources):
+                raise ValueError("own means are made from relations of other owners")
+            made[name] = replace(parts[name], own_means=means)
+    return made
 
 
 def _of_relation(tensors: Mapping[str, Array], number: int) -> dict[str, Array]:

@@ -102,3 +102,35 @@ def test_damage_is_told_and_never_followed(fitted, tmp_path, seed):
     except sf.ModelFileError:
         return
     assert set(loaded.relations_) <= {"ratings", "tags", "x"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("at", 10**6),
+        ("at", -1),
+        ("times", 50),
+        ("ridge", 0),
+        ("reach", -1.0),
+        ("longest", "x"),
+        ("strength", None),
+        ("sources", []),
+        ("sources", [{"relation": 0, "clip": 1.0}]),
+        ("sources", [{"relation": 2, "clip": 1.0}]),
+        ("sources", [{"relation": 1, "clip": 0.0}]),
+        ("sources", [{"relation": 1, "clip": 1.0}] * 2),
+    ],
+)
+def test_own_means_that_do_not_fit_are_refused(fitted, tmp_path, key, value):
+    from sfumato.store.manifest import manifest_of
+
+    model, _ = fitted
+    folder = model.release(tmp_path / "release", force=True)
+    about = json.loads((folder / "model.json").read_text())
+    (means,) = [part["own_means"] for part in about["relations"] if "own_means" in part]
+    means[key] = value
+    (folder / "model.json").write_text(json.dumps(about))
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"}
+    (folder / "manifest.json").write_bytes(manifest_of(files))
+    with pytest.raises(sf.ModelFileError):
+        sf.load(folder)

@@ -453,12 +453,19 @@ def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
         keep, step = (rounds - 1) / rounds, 1 / rounds
         sums = keep * level.sums + step * sums
         noise = keep**2 * level.noise + step**2 * noise
-    doubt = known.assumed(mode) if level.biases is None else level.biases.variances
+    guess = guessed_biases(known, mode, sums, noise, counts, level.biases)
+    return replace(level, sums=sums, noise=noise, rounds=rounds, biases=guess), guess
+
+
+def guessed_biases(
+    known: Known, mode: int, sums: Array, noise: Array, counts: Guess, before: Guess | None
+) -> Guess:
+    """The biases that averaged sums, with noise of these variances, make likely."""
+    doubt = known.assumed(mode) if before is None else before.variances
     variances = noise + known.facts.scatter * entry_weight(known, counts.means) * counts.means
     variances += _COUNT_DOUBT * counts.variances * doubt
     laplace = noise if known.pure else None
-    guess = posterior_biases(sums, variances, counts.means, known.assumed(mode), laplace)
-    return replace(level, sums=sums, noise=noise, rounds=rounds, biases=guess), guess
+    return posterior_biases(sums, variances, counts.means, known.assumed(mode), laplace)
 
 
 def entry_weight(known: Known, counts: Array) -> float:

@@ -19,13 +19,13 @@ def entries_of(site: Site, facts: Facts) -> Entries:
     if facts.unit_mode is None:
         tensor = site.tensor
         return Entries(tensor.coordinates, tensor.values, np.empty(0, np.int64), *facts.bounds)
-    return owned_entries(site, facts, facts.unit_mode)
+    return owned_entries(site, facts.bounds, facts.unit_mode)
 
 
-def owned_entries(site: Site, facts: Facts, own: int) -> Entries:
+def owned_entries(site: Site, bounds: tuple[float, float], own: int) -> Entries:
     """A site's entries by the levels of a mode, the owners of entries."""
     ordered = site.by_mode(own)
-    return Entries(ordered.others, ordered.values, ordered.starts, *facts.bounds)
+    return Entries(ordered.others, ordered.values, ordered.starts, *bounds)
 
 
 def row_of(facts: Facts, mode: int) -> int:
@@ -45,19 +45,27 @@ _MOST_BIAS = 2.0**10
 
 def taken_off(facts: Facts, mean: float, biases: tuple[Array, ...], modes: Collection[int]) -> Taken:
     """A mean, and the biases of some modes, as far as any can be."""
-    return _taken(facts, facts.unit_mode, mean, biases, modes)
+    return _taken(facts.half, facts.shape.order, facts.unit_mode, mean, biases, modes)
 
 
-def taken_off_owned(facts: Facts, own: int, mean: float, biases: tuple[Array, ...]) -> Taken:
+def taken_off_owned(
+    bounds: tuple[float, float], own: int, mean: float, biases: tuple[Array, ...]
+) -> Taken:
     """The same off entries by the levels of a mode, the owners of entries: all biases but theirs."""
-    return _taken(facts, own, mean, biases, [m for m in range(facts.shape.order) if m != own])
+    (low, high), order = bounds, len(biases)
+    return _taken((high - low) / 2, order, own, mean, biases, [m for m in range(order) if m != own])
 
 
 def _taken(
-    facts: Facts, own: int | None, mean: float, biases: tuple[Array, ...], modes: Collection[int]
+    half: float,
+    order: int,
+    own: int | None,
+    mean: float,
+    biases: tuple[Array, ...],
+    modes: Collection[int],
 ) -> Taken:
-    most = _MOST_BIAS * facts.half
-    rows = facts.shape.order - (own is not None)
+    most = _MOST_BIAS * half
+    rows = order - (own is not None)
     offsets, parts, owned, used = np.full(rows, -1), list[Array](), np.zeros(0), 0
     for mode in modes:
         part = np.clip(np.asarray(biases[mode], np.float64), -most, most)
@@ -94,7 +102,7 @@ def owners_rests(
     site: Site, facts: Facts, own: int, mode: int, mean: float, biases: tuple[Array, ...], how: Centring
 ) -> Array:
     """What mean and biases leave at owners' cells of a mode, beside the owners' own means."""
-    taken = taken_off_owned(facts, own, mean, biases)
+    taken = taken_off_owned(facts.bounds, own, mean, biases)
     return centred_rests(
-        owned_entries(site, facts, own), taken, site.cells(own, mode), how, site.threads
+        owned_entries(site, facts.bounds, own), taken, site.cells(own, mode), how, site.threads
     )

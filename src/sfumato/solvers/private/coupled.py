@@ -24,7 +24,7 @@ import numpy as np
 
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import CPModel, Multilinear
-from sfumato.models.own_prior import OwnPrior
+from sfumato.models.own_means import OwnSource, ReleasedRelation
 from sfumato.models.several import Several
 from sfumato.privacy.facts import CoupledFacts, Facts
 from sfumato.privacy.ledger import Charge
@@ -32,9 +32,8 @@ from sfumato.privacy.mechanisms import Alongside, Gaussian, Laplace, PureAlongsi
 from sfumato.records import record
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.of_relation import OfRelation
-from sfumato.solvers.private.sides.columns import white
-from sfumato.solvers.private.sides.queries import OwnSource
-from sfumato.solvers.private.sides.settings import MOST_FEATURES, side_share, side_steps
+from sfumato.solvers.private.sides.columns import leading, spreads_of, white
+from sfumato.solvers.private.sides.settings import MOST_FEATURES, side_share
 from sfumato.solvers.private.sides.solver import (
     BesideOthers,
     LevelFeatures,
@@ -45,7 +44,7 @@ from sfumato.solvers.private.sides.solver import (
 from sfumato.solvers.protocol import Finished, Info, PrivateQuery, Run
 from sfumato.types import Array
 
-_SIDE_WEIGHT = 0.1  # of the budget of a side table, over that of the first relation
+_SIDE_WEIGHT = 0.06  # of the budget of a side table, over that of the first relation
 _SOURCE_COLUMNS = 4  # of another relation, from which owners make numbers
 _SOURCE_CLIP = 2.0  # of residuals there, over their deviation
 
@@ -123,9 +122,12 @@ class PrivateCoupled:
         """Of the budget, what the draws of each relation have: those of all, or of each by itself."""
         number = len(facts.parts)
         if facts.unit.mode is None:
-            # An entry of a side table is seen by the questions of later relations too.
-            touched = [self._touched(facts, part) for part in range(number)]
-            return tuple(1 / (1 + most) for most in [max(touched)] * number)
+            # An entry of a side table is seen by the questions of later relations too, whose shares
+            # are settled before: the first relation has all that there is.
+            found: list[float] = []
+            for part in range(number):
+                found.append(1 - sum(self._seen_by(facts, v, part) * found[v] for v in range(part)))
+            return tuple(found)
         weights = [1.0, *[_SIDE_WEIGHT] * (number - 1)]
         return tuple(weight / sum(weights) for weight in weights)
 
@@ -138,18 +140,13 @@ class PrivateCoupled:
         share = self.shares(facts)[part]
         return self.noise / (share if self._pure else sqrt(share))
 
-    def _touched(self, facts: CoupledFacts, part: int) -> float:
-        """What questions of other relations look at a relation's entries with, over its own share."""
-        total = 0.0
-        for other in range(len(facts.parts)):
-            if part in self._sources(facts, other):
-                share = self._side_share(facts, other)
-                steps = side_steps(facts.parts[other], self._known_modes(facts, other), True, share)
-                total += sum(step.share for step in steps)
-        return total
-
-    def _side_share(self, facts: CoupledFacts, part: int) -> float:
-        return side_share(self.inner[part], facts.parts[part], self.noise)
+    def _seen_by(self, facts: CoupledFacts, other: int, part: int) -> float:
+        """Of another relation's share, what the questions have that look at a relation's entries."""
+        if part not in self._sources(facts, other):
+            return 0.0
+        return sum(
+            step.share for step in self._beside(facts, other, self.noise).steps(facts.parts[other])
+        )
 
     def _sources(self, facts: CoupledFacts, part: int) -> list[int]:
         """Relations fitted before in which the owners of this one have entries."""
@@ -177,11 +174,17 @@ class PrivateCoupled:
 
     def _planned(self, facts: CoupledFacts, part: int) -> BesideOthers:
         """A relation's method as it is before others are fitted: it has the same charges."""
+        return self._beside(facts, part, self._noise_of(facts, part))
+
+    def _beside(self, facts: CoupledFacts, part: int, noise: float) -> BesideOthers:
         known, sources = self._known_modes(facts, part), self._sources(facts, part)
         features = tuple(LevelFeatures(mode, np.zeros((0, 0))) for mode in known)
         none = tuple(_no_source(v, facts.parts[v]) for v in sources)
-        noise = self._noise_of(facts, part)
-        return BesideOthers(self.inner[part], features, none, part, noise, self._side_share(facts, part))
+        return BesideOthers(self.inner[part], features, none, part, noise, self._share(facts, part))
+
+    def _share(self, facts: CoupledFacts, part: int) -> float:
+        """Of a relation's budget, what is asked beside others with."""
+        return side_share(self.inner[part], facts.parts[part], self.noise)
 
     def draws(self, facts: CoupledFacts) -> tuple[Drawn, ...]:
         """All draws in order."""
@@ -244,7 +247,7 @@ class PrivateCoupled:
             _source(v, facts.parts[v], state.made[v], state.states[v])
             for v in self._sources(facts, part)
         )
-        share = self._side_share(facts, part)
+        share = self._share(facts, part)
         solver = BesideOthers(self.inner[part], features, sources, part, noise, share)
         current = solver.init(state.run, facts.parts[part])
         return replace(state, current=current, solver=solver, done=0)
@@ -264,7 +267,7 @@ class PrivateCoupled:
         current, info = solver.update(state.current, released)
         number = state.all_done + 1
         state = replace(state, current=current, done=state.done + 1, all_done=number)
-        if state.done == solver.rounds(state.facts.parts[part]):
+        if state.done == current.first + len(solver.steps(state.facts.parts[part])):
             made = {**state.made, part: solver.finish(current)}
             states = {**state.states, part: current}
             state = replace(state, made=made, states=states, place=state.place + 1, current=None)
@@ -276,8 +279,8 @@ class PrivateCoupled:
         made = [state.made[part] for part in range(len(state.facts.parts))]
         models = tuple(each.model for each in made)
         priors = tuple(each.own_prior for each in made)
-        means = tuple(each.own_means[0] for each in made)
-        return Finished(Several(models, priors), own_means=means)
+        means = tuple(each.own_means for each in made)
+        return Finished(Several(models, priors, means))
 
     def _released_features(self, state: State, part: int) -> list[LevelFeatures]:
         """What was released of the levels of other relations that this one has too."""
@@ -338,38 +341,22 @@ def _source(part: int, facts: Facts, made: Finished[Multilinear], state: SideSta
     """What owners make of a relation that was fitted: along columns that they differ in the most."""
     model, own = made.model, facts.local or 0
     others = [m for m in range(model.order) if m != own]
-    spreads = np.zeros(0) if made.own_prior is None else _own_spreads(made.own_prior)
     if not isinstance(model, CPModel):  # designs of a core are no products of rows
         columns = [np.zeros((facts.sizes[m], 0)) for m in others]
     elif len(others) == 1:
-        columns = [_principal(model.factors[others[0]] * spreads)]
+        mode = others[0]
+        scaled = model.factors[mode] * spreads_of(model, made.own_prior, mode)
+        columns = [leading(scaled, np.ones(facts.sizes[mode]), _SOURCE_COLUMNS)]
     else:
-        columns = _strongest([model.factors[m] for m in others], spreads)
-    offsets = np.cumsum([0, *(facts.sizes[m] for m in others[:-1])])
+        columns = _strongest(model, others, spreads_of(model, made.own_prior, others[0]))
     clip, rows = _SOURCE_CLIP * sqrt(state.scatter), np.ascontiguousarray(np.vstack(columns))
-    return OwnSource(part, facts, own, model.mean, tuple(model.mode_biases), rows, offsets, clip)
+    return ReleasedRelation(model, facts.bounds, own).source(part, rows, clip)
 
 
-def _own_spreads(prior: OwnPrior) -> Array:
-    """How far owners differ along each column, as far as is expected."""
-    turn = np.eye(prior.precisions.shape[0]) if prior.turn is None else prior.turn
-    spreads: Array = np.sqrt((turn**2) @ (1 / prior.precisions))
-    return spreads
-
-
-def _principal(columns: Array) -> Array:
-    """A few uncorrelated columns that have most of the variance of all, each of size one."""
-    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    there = np.flatnonzero(sizes > 1e-3 * max(float(sizes.max(initial=0.0)), 1e-300))[:_SOURCE_COLUMNS]
-    principal: Array = left[:, there] * sqrt(columns.shape[0])
-    return principal
-
-
-def _strongest(factors: list[Array], spreads: Array) -> list[Array]:
-    """The columns whose products vary the most, each of size one."""
-    power = spreads**2
-    for factor in factors:
-        power = power * np.mean(factor**2, axis=0)
+def _strongest(model: Multilinear, modes: list[int], spreads: Array) -> list[Array]:
+    """The columns whose products vary the most, each of size one; ``spreads`` are the first mode's."""
+    factors = [model.factors[m] for m in modes]
+    power = spreads**2 * np.mean(factors[0] ** 2, axis=0)
     best = np.argsort(-power, kind="stable")[:_SOURCE_COLUMNS]
     best = best[power[best] > 1e-6 * max(float(power.max(initial=0.0)), 1e-300)]
     return [f[:, best] / np.sqrt(np.mean(f[:, best] ** 2, axis=0)) for f in factors]
@@ -378,4 +365,4 @@ def _strongest(factors: list[Array], spreads: Array) -> list[Array]:
 def _no_source(part: int, facts: Facts) -> OwnSource:
     """The same before the relation is fitted."""
     none = np.zeros(0)
-    return OwnSource(part, facts, facts.local or 0, 0.0, (), np.zeros((0, 0)), none, 1.0)
+    return OwnSource(part, facts.local or 0, facts.bounds, 0.0, (), np.zeros((0, 0)), none, 1.0)

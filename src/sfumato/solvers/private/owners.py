@@ -52,10 +52,15 @@ class OwnersQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         known, facts, local = self.known, self.known.facts, self.known.facts.local or 0
-        taken = taken_off_owned(facts, local, self.mean, self.biases)
+        taken = taken_off_owned(facts.bounds, local, self.mean, self.biases)
         length = _LENGTHS[known.norm]
         sums = scales_of_owners(
-            owned_entries(site, facts, local), taken, facts.spread**2, length, known.norm, site.threads
+            owned_entries(site, facts.bounds, local),
+            taken,
+            facts.spread**2,
+            length,
+            known.norm,
+            site.threads,
         )
         change = owners_change(known)
         return Clipped(sums, change if known.pure else inf, change, grid(length))

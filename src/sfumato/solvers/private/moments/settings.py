@@ -87,7 +87,7 @@ def share_of_biases(facts: Facts, noise: float) -> float:
     return min(_MOST_BIAS_SHARE, max(_LEAST_BIAS_SHARE, 2 * enough_for_biases(facts, noise)))
 
 
-def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -> list[Step]:
+def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int, own: bool) -> list[Step]:
     """The draws in order, their shares adding up to one; ``biases`` are the first part's.
 
     Where there are no columns but those that cost nothing, biases are all that is asked for.
@@ -96,7 +96,7 @@ def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -
     if not asked:
         return [Step("biases", -1, share) for share in biases]
     made = [Step("biases", -1, bias_share * share) for share in biases]
-    rest = 1 - bias_share - OWN_SHARE
+    rest = 1 - bias_share - (OWN_SHARE if own else 0.0)
     whole = sum(sqrt(facts.sizes[m]) for m in asked)
     for m in asked:
         share = rest * sqrt(facts.sizes[m]) / whole
@@ -104,8 +104,7 @@ def schedule(facts: Facts, biases: list[float], bias_share: float, steps: int) -
         made.append(Step("presence", m, share * _PRESENCE))
         made.append(Step("rating moment", m, share * _RATING_MOMENT))
         made += [Step("ratings", m, share * _RATINGS / steps)] * steps
-    made.append(Step("own", -1, OWN_SHARE))
-    return made
+    return [*made, Step("own", -1, OWN_SHARE)] if own else made
 
 
 def popular_levels(facts: Facts, mode: int) -> int:

@@ -100,12 +100,15 @@ class PrivateMoments(Silent):
     pure : Laplace noise, where biases are all that is asked for; else Gaussian.
     bias_share : of the budget for the biases, where there is more.
     steps : times that ratings are projected.
+    own : ask how large own rows are. Not where further columns are found beside these: own rows are
+        asked about once, along all of them.
     """
 
     noise: float = 1.0
     pure: bool = False
     bias_share: float | None = None
     steps: int | None = None
+    own: bool = True
 
     name: ClassVar[str] = "moments"
     always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
@@ -131,7 +134,7 @@ class PrivateMoments(Silent):
         if facts.shape.dtype != "float64":
             raise SettingError("a fit by moments computes in float64: leave the dtype out")
         check_positive(noise=self.noise)
-        check_flag(pure=self.pure)
+        check_flag(pure=self.pure, own=self.own)
         if self.pure and self.has_columns(facts):
             raise SettingError("columns are asked for with Gaussian noise: leave pure out")
         check_count(1, _MOST_STEPS, **given(steps=self.steps))
@@ -162,7 +165,8 @@ class PrivateMoments(Silent):
     def plan(self, facts: Facts) -> tuple[Step, ...]:
         """The draws in order, their shares adding up to one."""
         biases = [step.share for step in self.biases(facts).steps(facts)]
-        made = schedule(facts, biases, self.share_of_biases(facts), self.rounds_of_ratings)
+        shared = self.share_of_biases(facts)
+        made = schedule(facts, biases, shared, self.rounds_of_ratings, self.own)
         return tuple(made)
 
     def charges(self, facts: Facts) -> tuple[Charge, ...]:
@@ -227,11 +231,9 @@ class PrivateMoments(Silent):
             return self.biases(state.facts).ask(state.biases)
         step = state.step
         if step.asks == "own":
-            groups = np.array([group for group, _, _ in state.groups()])
-            present, groups = np.unique(groups, return_inverse=True)
-            length = _OWN_LENGTH * sqrt(3 * present.shape[0])
-            groups = _padded(groups, state.facts.shape.ranks[0], present.shape[0])
-            return OwnQuery(state.facts, state.model(), state.asked_prior(), groups, length)
+            asked = asked_groups(state)
+            length = _OWN_LENGTH * sqrt(3 * asked.number)
+            return OwnQuery(state.facts, state.model(), state.asked_prior(), asked.of_column, length)
         if step.asks in ("presence moment", "rating moment"):
             return MomentQuery(_levels(state, step), _places(state, step.mode))
         return _projection(state, step)
@@ -301,11 +303,19 @@ def _projection(state: State, step: Step) -> ProjectionQuery:
     return ProjectionQuery(levels, directions, found.reach, state.known.ridge, length)
 
 
-def _padded(groups: Array, rank: int, last: int) -> Array:
-    """Columns that nothing was asked for are zero: a group of their own."""
-    whole = np.full(rank, last)
+class Groups(NamedTuple):
+    """Groups of columns, counted from zero; columns that nothing was asked for are in one more."""
+
+    of_column: Array
+    number: int
+
+
+def asked_groups(state: State) -> Groups:
+    """By which own rows are asked about."""
+    present, groups = np.unique([group for group, _, _ in state.groups()], return_inverse=True)
+    whole = np.full(state.facts.shape.ranks[0], present.shape[0])
     whole[: groups.shape[0]] = groups
-    return whole
+    return Groups(whole, present.shape[0])
 
 
 def make(facts: Facts, wish: Wish) -> PrivateMoments:

@@ -275,12 +275,12 @@ def read_ratings(state: State, mode: int, sums: Array, variances: Array) -> Stat
     return state.with_mode(mode, replace(found, ratings=ratings, directions=directions))
 
 
-def read_own(state: State, noisy: Noisy) -> State:
+def read_own(state: State, noisy: Noisy, scatter: float = 1.0) -> State:
     """How much owners differ along each group of columns, over what was taken for granted, and how far
-    they go along with where their entries are.
+    they go along with where their entries are; ``scatter`` is that of values over the one expected.
     """
     present = sorted({group for group, _, _ in state.groups()})
-    found = read_squares(noisy, state.facts.sizes[state.facts.local or 0])
+    found = read_squares(noisy, state.facts.sizes[state.facts.local or 0], 0.0, scatter)
     variances = dict(state.variances)
     for group, factor in zip(present, found.variances, strict=False):
         variances[group] *= float(factor)

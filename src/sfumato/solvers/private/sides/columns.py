@@ -24,19 +24,18 @@ class Learnt(NamedTuple):
 
 
 def learnt_columns(
-    sums: Array, variances: Array, counts: Array, scatter: float, assumed: float, told: Array | None
+    sums: Array, variances: Array, counts: Array, scatter: float, assumed: float, told: Sequence[Array]
 ) -> Learnt:
     """Columns g from noisy sums_j = counts_j g_j + noise, features being white.
 
     ``variances`` are those of the noise in a level's sums, to which ``scatter * counts`` adds what
     residuals scatter by themselves. Each column's g_j are normal around a mean that follows from what is
-    ``told`` of the levels of their own mode, and a constant, with a variance around the ``assumed`` one:
-    where there is nothing but noise, nothing comes out.
+    ``told`` of the levels of their own mode, kind by kind, and a constant, with a variance around the
+    ``assumed`` one: where there is nothing but noise, nothing comes out.
     """
     whole = variances + scatter * counts
-    design = np.ones((sums.shape[0], 1))
-    if told is not None:
-        design = np.hstack([design, told])
+    kinds = [np.ones((sums.shape[0], 1)), *told]
+    design = np.hstack([kind / np.sqrt(max(1, kind.shape[1])) for kind in kinds])
     means, left = np.zeros_like(sums), np.zeros_like(sums)
     for c in range(sums.shape[1]):
         expected = _expected(design, sums[:, c] / counts, whole / counts**2, assumed)
@@ -46,12 +45,12 @@ def learnt_columns(
 
 
 def _expected(design: Array, seen: Array, noise: Array, assumed: float) -> Array:
-    """What a linear map of the design expects, coefficients being normal: together of half the variance
-    that is assumed of what they explain.
+    """What a linear map of the design expects, coefficients being normal: what those of one kind explain
+    together has half the variance that is assumed.
     """
     precision = 1 / (noise + assumed)
     gram = (design.T * precision) @ design
-    gram[np.diag_indices_from(gram)] += 2 * design.shape[1] / assumed
+    gram[np.diag_indices_from(gram)] += 2 / assumed
     expected: Array = design @ np.linalg.solve(gram, design.T @ (precision * seen))
     return expected
 
@@ -70,6 +69,37 @@ def white(columns: Array, weights: Array, most: int) -> Array:
     kept = np.flatnonzero(variances > 1e-6)[::-1][:most]
     whitened: Array = (centred @ axes[:, kept]) / np.sqrt(variances[kept])
     return whitened
+
+
+def leading(columns: Array, weights: Array, most: int) -> Array:
+    """The first principal components, of mean zero and variance one: columns count by their size."""
+    roots = np.sqrt(weights / weights.sum())[:, None]
+    left, sizes, _ = np.linalg.svd(roots * (columns - (roots**2).T @ columns), full_matrices=False)
+    there = np.flatnonzero(sizes > 1e-3 * max(float(sizes.max(initial=0.0)), 1e-300))[:most]
+    components: Array = left[:, there] / roots
+    return components
+
+
+def scaled(columns: Array, weights: Array) -> Array:
+    """Columns of mean zero with a mean square of one over all of them: each counts by its size."""
+    weights = weights / weights.sum()
+    centred: Array = columns - weights @ columns
+    size = float(np.sqrt(np.mean(weights @ centred**2)))
+    return centred / max(size, 1e-300)
+
+
+def spreads_of(model: Multilinear, prior: OwnPrior | None, mode: int) -> Array:
+    """How far the values of a CP model differ along each column of a mode, all others given; as far as
+    is expected of own rows.
+    """
+    spreads = np.ones(model.ranks[mode])
+    for m, factor in enumerate(model.factors):
+        if prior is not None and m == prior.mode:
+            turn = np.eye(prior.precisions.shape[0]) if prior.turn is None else prior.turn
+            spreads = spreads * np.sqrt((turn**2) @ (1 / prior.precisions))
+        elif m != mode:
+            spreads = spreads * np.sqrt(np.mean(factor**2, axis=0))
+    return spreads
 
 
 def whitening(moment: Array, error: float, most: int) -> Array:

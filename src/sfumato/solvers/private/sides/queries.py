@@ -16,6 +16,7 @@ from sfumato.kernels.grid import BELOW_ONE, cut, grid
 from sfumato.kernels.numba.cells import Cells, OwnMap, Shortening, cross_cells, own_numbers
 from sfumato.kernels.numba.ordering import scatter
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_means import OwnMeans, OwnNumbers, OwnSource
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
@@ -36,72 +37,39 @@ def holder_of(site: Any, part: int | None) -> Site:
 # -- what owners know from elsewhere -------------------------------------------------------------------
 
 
-@record
-@dataclass(frozen=True, eq=False)
-class OwnSource:
-    """What owners make of their entries in another relation, that was fitted before.
-
-    ``mean`` and ``biases`` are the other relation's; ``rows`` hold a few columns of its modes but the
-    owners', one mode below the other, as they were released.
-    """
-
-    part: int
-    facts: Facts
-    own: int
-    mean: float
-    biases: tuple[Array, ...]
-    rows: Array
-    offsets: Array
-    clip: float
-
-    @property
-    def size(self) -> int:
-        """Numbers of an entry: its residual, and that and one times each column."""
-        return 1 + 2 * int(self.rows.shape[1])
-
-    def numbers(self, site: Any, turn: Array, longest: float, ridge: float, reach: float) -> Array:
-        """Those of all owners, at the data."""
-        held = holder_of(site, self.part)
-        entries = owned_entries(held, self.facts, self.own)
-        taken = taken_off_owned(self.facts, self.own, self.mean, self.biases)
-        turned = np.ascontiguousarray(turn)
-        how = OwnMap(self.rows, self.offsets, turned, self.clip, longest, ridge, reach)
-        return own_numbers(entries, taken, how, held.threads)
+def numbers_of(numbers: OwnNumbers, site: Any) -> Array:
+    """A row for each owner, no longer than the reach; at the data, where they stay."""
+    return site.kept(numbers, lambda: _numbers(numbers, site))  # type: ignore[no-any-return]
 
 
-@record
-@dataclass(frozen=True, eq=False)
-class OwnNumbers:
-    """Numbers that owners have of one source or several, in coordinates ``turn``.
-
-    Those of one entry are shortened to ``longest`` together, so that an entry moves its owner's by at
-    most ``longest / (1 + ridge)`` (``shift``); an owner's of each source are shortened to ``reach`` over
-    the root of their number.
-    """
-
-    sources: tuple[OwnSource, ...]
-    turns: tuple[Array, ...]
-    longest: float
-    ridge: float
-    reach: float
-
-    def numbers(self, site: Any) -> Array:
-        """A row for each owner, no longer than ``reach``; at the data, where they stay."""
-        reach = self.reach / sqrt(len(self.sources))
-        parts = [
-            source.numbers(site, turn, self.longest, self.ridge, reach)
-            for source, turn in zip(self.sources, self.turns, strict=True)
+def _numbers(numbers: OwnNumbers, site: Any) -> Array:
+    reach = numbers.reach / sqrt(len(numbers.sources))
+    return np.hstack(
+        [
+            _numbers_of_source(source, turn, numbers, reach, holder_of(site, source.part))
+            for source, turn in zip(numbers.sources, numbers.turns, strict=True)
         ]
-        return np.hstack(parts)
+    )
 
-    @property
-    def shift(self) -> float:
-        """How far one entry moves an owner's numbers, with room for rounding.
 
-        With n entries the mean of their numbers, over n + ridge, moves by at most
-        ``longest (2n + ridge) / ((n + ridge)(n + 1 + ridge))``, which is largest for n = 0 and 1.
-        """
-        return self.longest / (1 + self.ridge) / BELOW_ONE
+def _numbers_of_source(
+    source: OwnSource, turn: Array, numbers: OwnNumbers, reach: float, held: Site
+) -> Array:
+    entries = owned_entries(held, source.bounds, source.own)
+    taken = taken_off_owned(source.bounds, source.own, source.mean, source.biases)
+    turn, longest = np.ascontiguousarray(turn), numbers.longest
+    how = OwnMap(source.rows, source.offsets, turn, source.clip, longest, numbers.ridge, reach)
+    return own_numbers(entries, taken, how, held.threads)
+
+
+def prior_with_means(means: OwnMeans, prior: OwnPrior, model: Multilinear, site: Any) -> OwnPrior:
+    """The prior with what other relations say of rows; at the data, where that stays."""
+    numbers = means.columns if means.own is None else numbers_of(means.own, site)
+    rows = np.zeros((model.shape[prior.mode], model.ranks[prior.mode]))
+    if numbers is not None:
+        repeated = np.tile(numbers, means.times)
+        rows[:, means.at : means.at + repeated.shape[1]] = means.strength * repeated
+    return replace(prior, means=rows)
 
 
 @record
@@ -117,7 +85,7 @@ class OwnMomentQuery(SumQuery):
     whole_units: bool
 
     def clipped(self, site: Any) -> Clipped:
-        rows, most = self.numbers.numbers(site), self.numbers.reach**2
+        rows, most = numbers_of(self.numbers, site), self.numbers.reach**2
         first, second = np.triu_indices(rows.shape[1])
         step = grid(most)
         products = rows[:, first] * rows[:, second] * np.where(first == second, 1.0, sqrt(2))
@@ -190,7 +158,7 @@ class CrossQuery(SumQuery):
 
     def _features(self, site: Any) -> Array:
         if self.own is not None:
-            return self.own.numbers(site)
+            return numbers_of(self.own, site)
         if self.columns is None:
             raise RuntimeError("features are known, or owners have them")
         return shortened(self.columns, self.reach)
@@ -218,31 +186,6 @@ class CrossQuery(SumQuery):
 
 
 @record
-@dataclass(frozen=True, eq=False)
-class OwnMeans:
-    """What other relations say of own rows: means of some of their columns, from ``at`` on.
-
-    The same numbers ``times`` times, once for each mode that has columns for them, times ``strength``:
-    public ``columns``, or what owners make of their own entries elsewhere.
-    """
-
-    at: int
-    times: int
-    strength: float
-    columns: Array | None
-    own: OwnNumbers | None
-
-    def prior(self, prior: OwnPrior, model: Multilinear, site: Any) -> OwnPrior:
-        """The prior with these means; at the data, where they stay."""
-        numbers = self.columns if self.own is None else self.own.numbers(site)
-        means = np.zeros((model.shape[prior.mode], model.ranks[prior.mode]))
-        if numbers is not None:
-            repeated = np.tile(numbers, self.times)
-            means[:, self.at : self.at + repeated.shape[1]] = self.strength * repeated
-        return replace(prior, means=means)
-
-
-@record
 @dataclass(frozen=True)
 class OwnSideQuery(SumQuery):
     """Ask how large own rows are along columns from other relations, and how far they go along with what
@@ -263,7 +206,7 @@ class OwnSideQuery(SumQuery):
     def clipped(self, site: Any) -> Clipped:
         held, step, prior = holder_of(site, self.part), grid(self.length), self.prior
         if self.means is not None:
-            prior = self.means.prior(prior, self.model, site)
+            prior = prior_with_means(self.means, prior, self.model, site)
         sums = own_squares(self.model, prior, held, self.groups, self.length, step)
         change = self.length * (1 if self.facts.whole_units else sqrt(2))
         return Clipped(sums, inf, change, step)

@@ -26,6 +26,7 @@ import numpy as np
 
 from sfumato.errors import SettingError
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_means import OwnMeans, OwnNumbers, OwnSource
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
@@ -36,24 +37,26 @@ from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.settings import level_weights
+from sfumato.solvers.private.moments.solver import Groups, asked_groups
 from sfumato.solvers.private.moments.state import State as MomentsState
+from sfumato.solvers.private.moments.state import read_own
 from sfumato.solvers.private.sides.columns import (
     extended,
     extended_prior,
     learnt_columns,
+    scaled,
+    spreads_of,
     whitening,
 )
 from sfumato.solvers.private.sides.queries import (
     CrossQuery,
-    OwnMeans,
     OwnMomentQuery,
-    OwnNumbers,
     OwnSideQuery,
-    OwnSource,
     shortened,
 )
 from sfumato.solvers.private.sides.settings import (
     CLIP,
+    EXPECTED,
     GAIN,
     GROUPS,
     LEAST_FEATURES,
@@ -69,17 +72,20 @@ from sfumato.solvers.private.sides.settings import (
     REACH,
     RIDGE,
     SLOPE_VARIANCE,
+    SLOPES,
+    TELLING,
     UNIT_CLIP,
     UNIT_GAIN,
     UNIT_LENGTH,
     UNIT_RIDGE,
     WORTH,
     Step,
+    asks_own,
     label,
     side_share,
     side_steps,
 )
-from sfumato.solvers.private.squares import read_squares
+from sfumato.solvers.private.squares import of_groups, read_scatter, read_squares
 from sfumato.solvers.protocol import Finished, Info, PrivateQuery, PrivateSolver, Run
 from sfumato.types import Array
 
@@ -109,6 +115,7 @@ class State:
 
     facts: Facts
     inner: Any
+    first: int  # of the questions beside others: how many draws come before
     done: int = 0
     made: Finished[Multilinear] | None = None
     start: BiasRelease | None = None
@@ -117,6 +124,7 @@ class State:
     blocks: tuple[Block, ...] = ()
     variances: tuple[float, float] = (1.0, 1.0)  # of own rows about expected ones, and of slopes
     strength: float = 1.0
+    left: float = 1.0  # what all columns leave of the scatter
 
 
 @record
@@ -166,8 +174,14 @@ class BesideOthers:
     def _own(self, facts: Facts) -> PrivateSolver[Any]:
         """The relation's own method, with its share of the budget."""
         rest = 1 - sum(step.share for step in self.steps(facts))
-        made: PrivateSolver[Any] = replace(self.inner, noise=self.noise / sqrt(rest))
+        less = {"own": False} if self._asks_for_both(facts) else {}
+        made: PrivateSolver[Any] = replace(self.inner, noise=self.noise / sqrt(rest), **less)
         return made
+
+    def _asks_for_both(self, facts: Facts) -> bool:
+        """Whether the question about own rows is also the relation's own fit's."""
+        asked = any(step.asks == "own" for step in self.steps(facts))
+        return asked and asks_own(self.inner, facts)
 
     def steps(self, facts: Facts) -> tuple[Step, ...]:
         """What is asked after the relation's own fit."""
@@ -201,7 +215,8 @@ class BesideOthers:
 
     def init(self, run: Run, facts: Facts) -> State:
         self.check(facts)
-        return State(facts, self._own(facts).init(run, facts))
+        own = self._own(facts)
+        return State(facts, own.init(run, facts), len(own.charges(facts)))
 
     def ask(self, state: State) -> PrivateQuery:
         if state.made is None:
@@ -214,10 +229,7 @@ class BesideOthers:
         return self._cross_query(state, step)
 
     def _step(self, state: State) -> Step:
-        return self.steps(state.facts)[state.done - self._first(state.facts)]
-
-    def _first(self, facts: Facts) -> int:
-        return len(self._own(facts).charges(facts))
+        return self.steps(state.facts)[state.done - state.first]
 
     def update(self, state: State, released: Any) -> tuple[State, Info]:
         if state.made is None:
@@ -234,7 +246,7 @@ class BesideOthers:
 
     def _after_own(self, state: State) -> State:
         """The state once the relation's own fit is done, if it is."""
-        if state.done < self._first(state.facts):
+        if state.done < state.first:
             return state
         made = self._own(state.facts).finish(state.inner)
         if isinstance(self.inner, PrivateConstant):
@@ -246,7 +258,7 @@ class BesideOthers:
         if state.made is None:
             raise RuntimeError("a fit that is not done has no model")
         model, prior = self.joined(state)
-        return Finished(model, own_prior=prior, own_means=(self.own_means(state),))
+        return Finished(model, own_prior=prior, own_means=self.own_means(state))
 
     # -- own numbers ------------------------------------------------------------------------------
 
@@ -340,12 +352,23 @@ class BesideOthers:
         counts = _counts(state, step.mode) * gain * _left_of_features(noisy.values.shape[1])
         sums = noisy.values / query.weights[:, None]
         noise = (noisy.deviation / query.weights) ** 2
-        told = [each.columns for each in self.features if each.mode == step.mode]
+        told = self._told(state, step.mode)
         scatter = state.scatter * entry_weight(state.inner.known, _counts(state, step.mode))
-        known = np.hstack(told) if told else None
         assumed = POWER * state.scatter / max(1, sums.shape[1])
-        learnt = learnt_columns(sums, noise, np.maximum(counts, 1e-6), scatter, assumed, known)
+        learnt = learnt_columns(sums, noise, np.maximum(counts, 1e-6), scatter, assumed, told)
         return Block(step.by, step.mode, query.columns, learnt.means, learnt.doubts)
+
+    def _told(self, state: State, mode: int) -> list[Array]:
+        """What is known of the levels of a mode before they are asked about: what others say of them,
+        and the columns of the relation's own fit. Owners who differ along these may well be those
+        whose numbers differ elsewhere.
+        """
+        if state.made is None:
+            raise RuntimeError("a fit that is not done has no columns")
+        model, prior = state.made.model, state.made.own_prior
+        columns = model.factors[mode] * spreads_of(model, prior, mode)
+        mine = scaled(columns, np.maximum(_counts(state, mode), 1e-6))
+        return [*(each.columns for each in self.features if each.mode == mode), mine]
 
     # -- the model with its further columns ---------------------------------------------------------
 
@@ -375,6 +398,7 @@ class BesideOthers:
         for block in state.blocks:
             before = doubts[block.mode]
             doubts[block.mode] = block.doubts if before is None else before + block.doubts
+        prior = replace(prior, scatter=state.left * prior.scatter)
         return joined, extended_prior(prior, np.concatenate(precisions), doubts, joined.order)
 
     def _precision(self, state: State, expected: bool) -> float:
@@ -406,24 +430,41 @@ class BesideOthers:
         return OwnMeans(at, times, state.strength, features, state.numbers)
 
     def _own_query(self, state: State) -> OwnSideQuery:
-        model, prior = self.joined(state)
-        if prior is None or state.made is None:
+        if state.made is None:
             raise RuntimeError("there are no own rows to be asked about")
-        first = state.made.model.ranks[prior.mode]
-        expected = sum(block.columns.shape[1] for block in state.blocks)
-        groups = np.full(prior.precisions.shape[0], len(GROUPS))
-        groups[first : first + expected] = 0
-        groups[first + expected :] = 1
-        length = OWN_LENGTH * sqrt(3 * len(GROUPS))
-        means = self.own_means(state)
+        if self._asks_for_both(state.facts):
+            made = replace(state.made, own_prior=state.inner.asked_prior())
+            state = replace(state, made=made)
+        model, prior = self.joined(state)
+        if prior is None:
+            raise RuntimeError("there are no own rows to be asked about")
+        groups, number = self._groups(state, prior.precisions.shape[0])
+        length, means = _usual_squares(state.facts, number), self.own_means(state)
         return OwnSideQuery(state.facts, self.part, model, prior, means, groups, length)
+
+    def _groups(self, state: State, columns: int) -> Groups:
+        """Of all columns: those of others first, then those of the relation's own fit."""
+        expected = sum(block.columns.shape[1] for block in state.blocks)
+        number, first = GROUPS, 0 if state.made is None else state.made.model.ranks[0]
+        groups = np.full(columns, number)
+        if self._asks_for_both(state.facts):
+            own = asked_groups(state.inner)
+            groups[:first], number = GROUPS + own.of_column, GROUPS + own.number
+        groups[first : first + expected] = EXPECTED
+        groups[first + expected :] = SLOPES
+        return Groups(groups, number)
 
     def _with_scales(self, state: State, noisy: Noisy) -> State:
         owners = state.facts.sizes[state.facts.local or 0]
-        found = read_squares(noisy, owners, 1.0)
-        strength = float(np.clip(found.pulls[0], 0.0, MOST_STRENGTH))
-        first, second = (float(each) for each in found.variances[: len(GROUPS)])
-        return replace(state, variances=(first, second), strength=strength)
+        scatter = read_scatter(noisy, owners)
+        found = read_squares(of_groups(noisy, 0, GROUPS), owners, 1.0, scatter)
+        strength = float(np.clip(found.pulls[EXPECTED], 0.0, MOST_STRENGTH))
+        first, second = (float(each) for each in found.variances)
+        state = replace(state, variances=(first, second), strength=strength, left=scatter)
+        if self._asks_for_both(state.facts):
+            inner = read_own(state.inner, of_groups(noisy, GROUPS), scatter)
+            state = replace(state, inner=inner, made=self._own(state.facts).finish(inner))
+        return state
 
 
 def _left_of_features(number: int) -> float:
@@ -437,6 +478,13 @@ def _left_of_features(number: int) -> float:
 def _each(facts: Facts, mode: int) -> float:
     """Entries of an average level."""
     return max(1.0, facts.expected_entries / facts.sizes[mode])
+
+
+def _usual_squares(facts: Facts, groups: int) -> float:
+    """What an owner's squares are shortened to: by what an average owner's entries tell of a row."""
+    entries = _each(facts, facts.local or 0)
+    told = min(1.0, TELLING * entries / (entries + 1 / SLOPE_VARIANCE))
+    return OWN_LENGTH * told * sqrt((2 + told**2) * groups)
 
 
 def _usual_length(turn: Array) -> float:
