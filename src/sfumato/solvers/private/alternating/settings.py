@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import sqrt
 from typing import Literal, NamedTuple
 
@@ -46,6 +47,7 @@ class Settings:
         return 1 - (1 - self.last_step) * min(1.0, falling)
 
 
+@lru_cache(maxsize=64)  # a fit asks for its settings dozens of times, and for nothing else
 def derive(facts: Facts, noise: float) -> Settings:
     """Settings from public numbers alone.
 
