@@ -355,10 +355,9 @@ def test_public_labels_and_numbers_make_room_for_canaries():
     assert not audit.violated
 
 
-@pytest.mark.usefixtures("few_starts")
 def test_made_up_data_serve_where_there_is_a_shape():
     audit = sf.audit_one_run(
-        private("input", "value", 20.0, 0.0), (40, 30), canaries=50, references=3, processes=1
+        private("bias", "value", 20.0, 0.0), (40, 30), canaries=50, references=3, processes=1
     )
     assert 0 < audit.measured < 20
 
