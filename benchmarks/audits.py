@@ -1,8 +1,9 @@
 """Every method attacked: what is promised, what is accounted, what an attack shows. ``make audit``.
 
-Three tables, written into ``docs/audit.md`` between its markers:
+Four tables, written into ``docs/audit.md`` between its markers:
 
 - grid: every method, unit, analysis and released set at epsilon 0.5, 1 and 4, on tiny data built for it;
+- coupled: private fits of two relations at epsilon 0.5, 1 and 4, on tiny tables;
 - tight: how close the bound comes to the promise where all is in the attack's favour, 5,000 runs, of
   Gaussian noise 5,000 on each neighbour;
 - ordinary: the same methods on data of paper W's kind.
@@ -20,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 import sfumato as sf
 from benchmarks.report import say
@@ -103,6 +106,7 @@ def _case(
 
 PASS = sf.PrivatePasses(passes=1)
 STEPS = sf.PrivateSGD(passes=5)
+SAMPLED = sf.PrivateSGD(passes=5, rate=0.5)
 CAPPED, VALUES = sf.Unit("user", 4), sf.UnitValues("user", 2)
 SWEEPS = sf.PrivateAlternating(sweeps=3)  # fewer than usual: more of each is seen, and runs are short
 FEW = sf.SequentialSGD(passes=20)
@@ -126,8 +130,10 @@ def grid() -> list[Case]:
         _case("gradient, vector", "value", "gradient", CUBE, "least", noise="vector"),
         _case("gradient, residual, Tucker", "value", PASS, CUBE, "least", kind=sf.Tucker),
         _case("gradient, Gaussian", "value", STEPS, CUBE, "least", **gaussian),
+        _case("gradient, Gaussian, sampled", "value", SAMPLED, CUBE, "least", **gaussian),
         _case("gradient, Gaussian", "entry", STEPS, CUBE, "least", **everything),
         _case("gradient, Gaussian", "entry", STEPS, CUBE, "least", **joint),
+        _case("gradient, Gaussian, Tucker", "entry", STEPS, CUBE, "least", kind=sf.Tucker, **joint),
         _case("gradient, Gaussian", "user", STEPS, CUBE, "full", **everything),
         _case("gradient, Gaussian", "user", STEPS, CUBE, "full", **joint),
         _case("output", "value", "output", CUBE, "edge"),
@@ -167,6 +173,48 @@ def _printed() -> list[Case]:
     return cases + [
         _case(f"{name}, as printed", "value", solvers[name], CUBE, "least", rank=2, **noisy)
         for name in ("gradient", "output")
+    ]
+
+
+RELATIONS = {"ratings": (_named(6, 5), 18), "tags": ((sf.Mode("user", 6), sf.Mode("tag", 4)), 15)}
+
+
+def _tables() -> dict[str, sf.SparseTensor]:
+    """Two relations that share their users."""
+    rng = np.random.default_rng(0)
+
+    def table(modes: Modes, entries: int) -> sf.SparseTensor:
+        sizes = [mode.size for mode in modes]
+        cells = np.unravel_index(rng.choice(np.prod(sizes), entries, replace=False), sizes)
+        return sf.SparseTensor(np.stack(cells), rng.choice([-0.5, 0.5], entries), modes, (-1.0, 1.0))
+
+    return {name: table(*about) for name, about in RELATIONS.items()}
+
+
+def _fit_of_relations(epsilon: float, unit: str, method: Any, local: str | None) -> sf.Coupled:
+    labels = {mode.name: range(mode.size) for modes, _ in RELATIONS.values() for mode in modes}
+    relations = {name: sf.Public(entries=entries) for name, (_, entries) in RELATIONS.items()}
+    public = sf.Public(labels=labels, relations=relations)
+    privacy = sf.Privacy(epsilon, 1e-3, unit=unit, method=method, local=local, public=public)
+    return sf.Coupled(2, privacy=privacy)
+
+
+def coupled() -> list[Case]:
+    """Private fits of two relations: one unit differs, in one of them or in both."""
+
+    def case(method: Any, unit: str, canary: str, local: str | None, released: str) -> Case:
+        name = "biases" if method == "bias" else "Langevin"
+        make = partial(_fit_of_relations, unit=unit, method=method, local=local)
+        return Case(name, unit, make, _tables(), canary, released)
+
+    langevin, everything = sf.PrivateLangevin(passes=3, keep=1), "all factors"
+    return [
+        case("bias", "value", "ratings: least", None, everything),
+        case("bias", "entry", "ratings: least", None, everything),
+        case("bias", "entry", "tags: least", "user", JOINT),
+        case("bias", "user", "ratings: full", "user", JOINT),
+        case(langevin, "entry", "tags: least", None, everything),
+        case(langevin, "user", "ratings: full", "user", JOINT),
     ]
 
 
@@ -220,6 +268,7 @@ def ordinary() -> list[Case]:
 
 TABLES: dict[str, tuple[Callable[[], list[Case]], tuple[float, ...], int]] = {
     "grid": (grid, EPSILONS, GRID_RUNS),
+    "coupled": (coupled, EPSILONS, GRID_RUNS),
     "tight": (tight, (1.0, 4.0), TIGHT_RUNS),
     "ordinary": (ordinary, (1.0, 4.0), 400),
 }

@@ -18,3 +18,14 @@ def few_starts(monkeypatch):
     from sfumato.solvers.behind import fitting
 
     monkeypatch.setattr(fitting, "_SMALL_MODEL", 0)
+
+
+@pytest.fixture
+def few_trees(monkeypatch):
+    """Audits with few random trees: for tests of which these are no part.
+
+    A hundred take as long as all else in a small audit.
+    """
+    from sfumato.auditing import attacks
+
+    monkeypatch.setattr(attacks, "_TREES", 10)

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 
@@ -45,6 +45,12 @@ def ratings():
     return sf.SparseTensor(cells, np.clip(rng.normal(3, 1.2, 300), 1, 5), MODES, (1.0, 5.0))
 
 
+@cache
+def thirds():
+    """The parts that most tests here are about."""
+    return cut_by(ratings(), 0, 3)
+
+
 def privacy(unit, local, method):
     labels = {"user": range(USERS), "item": range(ITEMS)}
     public = None if unit == "value" else sf.Public(entries=300, labels=labels)
@@ -58,11 +64,18 @@ def in_this_process(parts):
 
 @pytest.fixture(scope="module")
 def on_ray():
-    """Engines on one cluster, which is begun once: a fit's own would take seconds each."""
+    """Engines on one cluster, which is begun once: a fit's own would take seconds each.
+
+    So does every worker. Those that hold ``thirds()`` serve all tests that ask them nothing else.
+    """
     ray = pytest.importorskip("ray")
     settings = sf.Ray(workers=3, timeout=120)
-    with settings.open([partial(Site, ratings())]):  # begins the cluster, and ends it with the module
-        yield lambda parts: settings.open([partial(Site, part) for part in parts])
+
+    def opened(parts):
+        return settings.open([partial(Site, part) for part in parts])
+
+    with opened(thirds()) as of_thirds:  # begins the cluster, and ends it with the module
+        yield lambda parts: nullcontext(of_thirds) if parts is thirds() else opened(parts)
     assert not ray.is_initialized()
 
 
@@ -107,7 +120,7 @@ EVERYWHERE = [*HERE, ("ray", WAYS[0]), ("ray", WAYS[2])]
 def test_private_fits_have_the_same_bits(engine, way):
     plan = plan_of(*way)
     expected = fitted(plan, Local(Site(ratings(), 2)))
-    with engine(cut_by(ratings(), 0, 3)) as several:
+    with engine(thirds()) as several:
         assert len(several.sites) == 3
         found = fitted(plan, several)
     np.testing.assert_array_equal(found.model.rows, expected.model.rows)
@@ -144,7 +157,7 @@ def test_private_fits_between_owners_have_the_same_bits(way, tmp_path):
 def test_open_fits_agree_to_rounding(engine):
     plan = Plan(Shape(MODES, (2, 2)), sf.ALS(sweeps=5))
     expected = carry_out(plan, Local(Site(ratings(), 1))).model
-    with engine(cut_by(ratings(), 0, 3)) as several:
+    with engine(thirds()) as several:
         found = carry_out(plan, several).model
         error = training_rmse(found, several)
     np.testing.assert_allclose(
@@ -169,8 +182,8 @@ def test_sites_without_entries_of_some_rows_add_nothing_to_them(engine):
 def test_questions_that_follow_each_other_are_sent_without_the_model(on_ray, monkeypatch):
     """Rows of a mode are asked for block by block, and the rows that these rest on stay as they are."""
     monkeypatch.setattr(als, "_BLOCK_BYTES", 1)
-    planted = sf.synthetic.cp((300, 200, 5), 2, entries=4000, snr=3.0, seed=1)
-    plan = Plan(Shape(planted.tensor.modes, (2, 2, 2)), sf.ALS(sweeps=4, presence=False))
+    planted = sf.synthetic.cp((150, 100), 2, entries=3000, snr=3.0, seed=1)
+    plan = Plan(Shape(planted.tensor.modes, (2, 2)), sf.ALS(sweeps=3, presence=False))
     expected = carry_out(plan, Local(Site(planted.tensor, 1))).model
     sent = []
     with on_ray(cut_by(planted.tensor, 0, 3)) as several:
@@ -178,7 +191,7 @@ def test_questions_that_follow_each_other_are_sent_without_the_model(on_ray, mon
         monkeypatch.setattr(several, "_call", lambda name, *rest: sent.append(name) or call(name, *rest))
         found = carry_out(plan, several).model
     np.testing.assert_allclose(found.rows, expected.rows, rtol=1e-5, atol=1e-8)
-    assert sent.count("part_of_next") == 4 * (4 + 3)  # of blocks of 64 rows all but the first
+    assert sent.count("part_of_next") == 3 * (2 + 1)  # of blocks of 64 rows all but the first
 
 
 def test_only_sites_that_are_concerned_are_asked():
@@ -207,7 +220,7 @@ def test_what_does_not_add_up_is_refused_before_anything_is_charged(engine):
     plan = plan_of("value", None, "input", 2)
     ledger = Ledger(plan.task.unit)
     with (
-        engine(cut_by(ratings(), 0, 3)) as several,
+        engine(thirds()) as several,
         pytest.raises(SettingError, match="do not add up over 3 sites"),
     ):
         carry_out_private(plan, several, ledger, Entropy(5))

@@ -44,7 +44,7 @@ from sfumato.solvers.private.alternating.queries import (
 from sfumato.solvers.private.known import Known
 
 examples = settings(max_examples=12, deadline=None, database=None, derandomize=True)
-KINDS = [("cp", 2), ("cp", 3), ("cp", 4), ("tucker", 2), ("tucker", 3), ("tucker", 4)]
+KINDS = [("cp", 2), ("cp", 3), ("tucker", 3), ("tucker", 4)]
 KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
 NAMES = ("user", "item", "day")
 SIZES, BOUNDS = (5, 6, 3), (-1.3, 4.1)

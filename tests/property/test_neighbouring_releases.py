@@ -66,17 +66,17 @@ DELTA, PURE = ["--delta", "1e-3"], []
 def promises():
     """Units, methods and what is public, as far as they go together; every flag in some of them."""
     publics = ("read off, number", "read off, listed", "listed, number", "listed")
-    ways = [("bias", public, delta) for public in publics for delta in (DELTA, PURE)]
-    ways += [("alternating", public, DELTA) for public in publics]
-    ways += [(method, public, DELTA) for method in ("auto", "gradient") for public in publics[:2]]
-    ways += [("constant", public, PURE) for public in publics[:3:2]]
+    # What is public is looked at before a method is: all of it with one, and some with the others.
+    ways = [("bias", public, DELTA) for public in publics]
+    ways += [("bias", publics[0], PURE), ("constant", publics[2], PURE)]
+    ways += [("alternating", public, DELTA) for public in publics[::3]]
+    ways += [("auto", publics[0], DELTA), ("gradient", publics[1], DELTA)]
     for method, public, delta in ways:
         yield "user", public, ["--method", method, *delta]
         yield "entry", public, ["--method", method, "--local", "user", *delta]
-    for public, method in product(
-        ("read off", "listed"), ("auto", "bias", "gradient", "output", "alternating")
-    ):
-        yield "entry", public, ["--method", method, *DELTA, "--public-entries", "70"]
+    for method in ("auto", "bias", "gradient", "output", "alternating"):
+        yield "entry", "listed", ["--method", method, *DELTA, "--public-entries", "70"]
+    yield "entry", "read off", ["--method", "auto", *DELTA, "--public-entries", "70"]
     for method, rest in (
         ("bias", ["--local", "none"]),
         ("gradient", ["--local", "none", "--max-entries", "4"]),
@@ -230,7 +230,7 @@ def any_promise(seed):
     return unit, public, [word for flag, value in chosen.items() if value for word in (flag, value)]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_flags_at_random_are_refused_alike_or_have_the_same_release_but_for_noise(seed, tmp_path):
     unit, public, flags = any_promise(seed)
     base = released(tmp_path / "base", entries(), unit, public, flags, refused=True)

@@ -1,8 +1,11 @@
-"""No proven method is found out: every method and unit, audited at epsilon 1 on a tiny table.
+"""No proven method is found out: every method on every unit, audited once, on a tiny table.
 
 The audits' confidences are such that all of them together raise a false alarm in 5% of the cases at
-most; seeds are fixed. With so few runs only what leaks plainly is seen: ``test_it_would_be_seen`` shows
-how plainly. Tighter audits take longer and are not part of the test suite.
+most; seeds are fixed. These audits look for what is released without its noise, which shows whatever
+epsilon is: at a small one few runs are enough. By 64 of them at epsilon 0.25 a release that tells
+neighbours apart is refuted always, and one that is mistaken in 2% of the runs in 87 of 100 cases
+(``test_it_would_be_seen``). How much shows where there is noise, at three budgets, with all noise laws
+and with more runs, is what ``make audit`` measures.
 """
 
 from dataclasses import dataclass, replace
@@ -22,24 +25,23 @@ from sfumato.solvers.private.output import PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.protocol import NoisyQuery, PrivateQuery
 
+pytestmark = pytest.mark.usefixtures("few_trees")
 SHAPE = (Mode("user", 5), Mode("item", 4), Mode("week", 3))
-RUNS = 120
+EPSILON, RUNS = 0.25, 64
 SHORT = {"starts": 1, "sweeps": 1}
 DELTA = {"delta": 1e-3}
 CAP = {"max_entries": 4}
+RESPONSE = InputPerturbation(noise_law="response", **SHORT)
 LAPLACE = InputPerturbation(noise_law="laplace", **SHORT)
 GAUSSIAN = InputPerturbation(noise_law="gaussian", **SHORT)
 STEPS, ALTERNATING = PrivateSGD(passes=2), PrivateAlternating(sweeps=1)
 OUTPUT = PrivateOutput(STEPS, noise_law="gaussian")
 
 CASES = {
-    "value, input, response": (InputPerturbation(noise_law="response", **SHORT), "value", {}),
-    "value, input, Laplace": (LAPLACE, "value", {}),
-    "value, input, Gaussian": (GAUSSIAN, "value", DELTA),
+    "value, input": (RESPONSE, "value", {}),
     "value, gradient, residual": (PrivatePasses(passes=2), "value", {}),
     "value, gradient, vector": (PrivatePasses(passes=2, noise_law="vector"), "value", {}),
     "value, gradient, Gaussian": (STEPS, "value", DELTA),
-    "value, gradient, sampled": (PrivateSGD(passes=2, rate=0.5), "value", DELTA),
     "value, output": (PrivateOutput(PrivatePasses(passes=1)), "value", {}),
     "value, bias": ("bias", "value", {}),
     "value, constant": ("constant", "value", {}),
@@ -52,15 +54,12 @@ CASES = {
     "entry, alternating": (ALTERNATING, "entry", DELTA),
     "user, input": (GAUSSIAN, "user", {**DELTA, **CAP}),
     "user, gradient": (STEPS, "user", DELTA),
-    "user, gradient, all released": (STEPS, "user", {**DELTA, "local": None}),
     "user, output": (OUTPUT, "user", {**DELTA, **CAP, "local": None}),
     "user, bias": ("bias", "user", DELTA),
     "user, constant": ("constant", "user", DELTA),
     "user, alternating": (ALTERNATING, "user", DELTA),
-    "values of a user, input": (GAUSSIAN, "values:user", {**DELTA, **CAP}),
     "values of a user, bias": ("bias", "values:user", {**DELTA, **CAP}),
     "Tucker, value, gradient": (PrivatePasses(passes=2), "value", {}),
-    "Tucker, entry, gradient": (STEPS, "entry", DELTA),
     "Tucker, entry, alternating": (ALTERNATING, "entry", DELTA),
 }
 CONFIDENCE = 1 - 0.05 / len(CASES)
@@ -86,7 +85,7 @@ def laws_are_kept():
 def audited(name):
     method, unit, rest = CASES[name]
     kind = sf.Tucker if name.startswith("Tucker") else sf.CP
-    privacy = sf.Privacy(epsilon=1.0, unit=unit, method=method, **rest)
+    privacy = sf.Privacy(epsilon=EPSILON, unit=unit, method=method, **rest)
     return audit(
         kind(2, privacy=privacy),
         SHAPE,
@@ -101,7 +100,7 @@ def audited(name):
 def test_a_proven_method_passes(name):
     found = audited(name)
     assert found.promise.proven
-    assert found.promise.accounted <= 1.0
+    assert found.promise.accounted <= EPSILON
     assert not found.violated, found
 
 

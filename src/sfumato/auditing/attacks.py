@@ -19,6 +19,7 @@ from sfumato.types import Array
 
 _FOLDS = 4
 _FEW = 40  # runs below which nothing can be learnt
+_TREES = 100
 
 
 class Attack(Protocol):
@@ -134,7 +135,7 @@ class Classifier:
         known, asked = _features(learn, runs, touched=True)
         if known.shape[1] == 0:
             return np.zeros(asked.shape[0])
-        forest = ExtraTreesClassifier(100, min_samples_leaf=8, n_jobs=1, random_state=0)
+        forest = ExtraTreesClassifier(_TREES, min_samples_leaf=8, n_jobs=1, random_state=0)
         return np.asarray(forest.fit(known, learn["side"]).predict_proba(asked)[:, 1])
 
 

@@ -304,6 +304,7 @@ def test_paper_promise_is_refuted():
         ("input", "value", 0.0, None),
     ],
 )
+@pytest.mark.usefixtures("few_starts")
 def test_proven_promises_stand(method, unit, delta, local):
     """Seeds are fixed; of other ones 1% at most would raise a false alarm, by the bound itself."""
     estimator = private(method, unit, 1.0, delta, local)
@@ -356,7 +357,7 @@ def test_public_labels_and_numbers_make_room_for_canaries():
 
 def test_made_up_data_serve_where_there_is_a_shape():
     audit = sf.audit_one_run(
-        private("input", "value", 20.0, 0.0), (40, 30), canaries=50, references=3, processes=1
+        private("bias", "value", 20.0, 0.0), (40, 30), canaries=50, references=3, processes=1
     )
     assert 0 < audit.measured < 20
 

@@ -16,6 +16,7 @@ from sfumato.errors import SettingError
 from sfumato.solvers.private.passes import PrivatePasses
 from sfumato.solvers.protocol import DivergedError, Finished
 
+pytestmark = pytest.mark.usefixtures("few_trees")
 CELLS = np.concatenate([np.indices((4, 3)).reshape(2, -1), [[4], [3]]], axis=1)
 MODES = (Mode("row", 5), Mode("column", 4))
 TENSOR = SparseTensor(CELLS, np.linspace(-0.5, 0.5, 13), MODES, (-1.0, 1.0))
@@ -108,14 +109,14 @@ def test_a_finished_audit_can_be_made_longer(tmp_path, monkeypatch):
 
 def test_a_whole_audit_is_resumed_to_the_same_result(tmp_path, monkeypatch):
     estimator = sf.CP(1, privacy=sf.Privacy(epsilon=1.0, unit="value", method=RowSums()))
-    options = {"runs": 60, "processes": 1}
+    options = {"runs": 40, "canaries": ["least", "edge"], "processes": 1}
     whole = audit(estimator, TENSOR, **options)
-    counter = Interruption(monkeypatch, after=70)  # in the second canary
+    counter = Interruption(monkeypatch, after=65)  # in the second canary, after a batch of it
     with pytest.raises(KeyboardInterrupt):
         audit(estimator, TENSOR, out=tmp_path / "runs", **options)
     counter.after, counter.made = 10**6, 0
     assert audit(estimator, TENSOR, out=tmp_path / "runs", **options).to_json() == whole.to_json()
-    assert counter.made == 60
+    assert counter.made == 20
 
 
 def test_a_batch_that_was_not_finished_is_not_there(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from sfumato.estimators.base import TensorEstimator
 
+pytestmark = pytest.mark.usefixtures("few_trees")
 PROMISE = ["--shape", "6", "5", "5", "--unit", "value", "--rank", "1", "--processes", "1"]
 PROVEN = ["--epsilon", "4", "--method", "gradient", "--noise", "residual", *PROMISE]
 PRINTED = ["--epsilon", "0.1", "--method", "gradient", "--analysis", "paper", *PROMISE]
@@ -19,27 +20,27 @@ def run(*args):
 
 
 def test_a_promise_that_is_kept_exits_with_zero_and_a_broken_one_with_one():
-    kept = run(*PROVEN, "--runs", 80, "--canary", "least")
+    kept = run(*PROVEN, "--runs", 40, "--canary", "least")
     assert kept.exit_code == 0
     assert "consistent with epsilon = 4" in kept.stdout
-    broken = run(*PRINTED, "--runs", 80, "--canary", "least")
+    broken = run(*PRINTED, "--runs", 40, "--canary", "least")
     assert broken.exit_code == 1
     assert "VIOLATED: measured >= " in broken.stdout
     assert "against a promise of epsilon = 0.1" in broken.stdout
 
 
 def test_json_says_what_was_measured_with_which_canaries():
-    found = json.loads(run(*PROVEN, "--runs", 80, "--canary", "least", "edge", "--json").stdout)
+    found = json.loads(run(*PROVEN, "--runs", 40, "--canary", "least", "edge", "--json").stdout)
     assert {finding["canary"] for finding in found["findings"]} == {"least", "edge"}
     assert found["measured"] == max(finding["epsilon_at_least"] for finding in found["findings"])
     assert found["promise"]["epsilon"] == 4
     assert found["violated"] is False
-    assert found["runs"] == 80
+    assert found["runs"] == 40
 
 
 def test_a_folder_keeps_the_runs_and_an_audit_goes_on_there(tmp_path, monkeypatch):
     out = tmp_path / "audit"
-    first = run(*PROVEN, "--runs", 80, "--canary", "least", "--out", out)
+    first = run(*PROVEN, "--runs", 40, "--canary", "least", "--out", out)
     assert first.exit_code == 0
     assert (out / "roc.png").read_bytes().startswith(b"\x89PNG")
     measured = json.loads((out / "audit.json").read_text())["measured"]
@@ -48,13 +49,13 @@ def test_a_folder_keeps_the_runs_and_an_audit_goes_on_there(tmp_path, monkeypatc
         raise AssertionError("all runs are there")
 
     monkeypatch.setattr(TensorEstimator, "fit", refuse)
-    again = run(*PROVEN, "--runs", 80, "--canary", "least", "--out", out, "--json")
+    again = run(*PROVEN, "--runs", 40, "--canary", "least", "--out", out, "--json")
     assert json.loads(again.stdout)["measured"] == measured
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("keep me")
-    refused = run(*PROVEN, "--runs", 80, "--out", tmp_path)
+    refused = run(*PROVEN, "--runs", 40, "--out", tmp_path)
     assert refused.exit_code == 1
     assert "holds something else than an audit" in refused.output
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -18,6 +18,7 @@ def fitted(estimator):
     return estimator.set_params(threads=1).fit(TENSOR)
 
 
+@pytest.mark.usefixtures("few_starts")
 @pytest.mark.parametrize("method", ["constant", "bias", "alternating", "input", "gradient"])
 def test_a_named_method_is_what_it_says(method, tmp_path):
     unit = "value" if method == "input" else "entry"

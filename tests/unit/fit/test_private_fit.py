@@ -245,8 +245,9 @@ def test_somebody_called_nobody_is_somebody():
     assert len(set(admitted.modes[0].labels)) == 7
 
 
-@pytest.mark.parametrize("method", ["bias", "gradient", "alternating"])
-@pytest.mark.parametrize("kind", [sf.CP, sf.Tucker])
+@pytest.mark.parametrize(
+    ("method", "kind"), [("bias", sf.CP), ("gradient", sf.CP), ("alternating", sf.Tucker)]
+)
 def test_how_many_owners_there_are_does_not_show(method, kind, tmp_path):
     """The same entries, with one and with four more owners who have none: the same release."""
     releases = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import sqrt
 from typing import Literal, NamedTuple
 
@@ -55,6 +56,14 @@ def derive(facts: Facts, noise: float) -> Settings:
     random start: the step is then held at one for most of the sweeps, and there are more. They also have
     longer tails, which carry what there is to learn, and are clipped later.
     """
+    if any(mode.labels is not None for mode in facts.modes):  # nothing hangs on these
+        plain = tuple(mode.unlabelled for mode in facts.modes)
+        facts = replace(facts, shape=replace(facts.shape, modes=plain))
+    return _derived(facts, noise)
+
+
+@lru_cache(maxsize=64)  # a fit asks for its settings dozens of times
+def _derived(facts: Facts, noise: float) -> Settings:
     calm = facts.calm(noise)
     free = sum(mean == 0 for mean in facts.shape.prior_means(None))
     many, whole_units = free > 2, facts.whole_units

@@ -532,8 +532,9 @@ def test_under_heavy_noise_hardly_worse_than_the_private_constant(unit, local):
     assert alternating < 1.05 * constant
 
 
-@KIND
-@pytest.mark.parametrize(("unit", "epsilon"), [(Entry(), 10), (Unit("user"), 100)])
+@pytest.mark.parametrize(
+    ("kind", "unit", "epsilon"), [("cp", Entry(), 10), ("tucker", Unit("user"), 100)]
+)
 def test_a_tensor_of_order_four_is_learnt(kind, unit, epsilon):
     train, test = planted((80, 50, 4, 3), 12_000, times=("day",)).split(0.2, seed=0)
     facts, noise = facts_of(train, unit, kind), noise_for(epsilon)
