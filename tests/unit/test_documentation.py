@@ -41,6 +41,7 @@ def ratings_csv(tmp_path, monkeypatch):
         "docs/audit.md",
         "docs/coupled.md",
         "docs/engines.md",
+        "docs/local.md",
         "docs/owners.md",
         "docs/planner.md",
         "docs/power.md",

@@ -46,7 +46,13 @@ from sfumato.privacy.passing import cut_for
 from sfumato.privacy.units import CountEvent, Entry, Public, Unit, UnitValues, Value
 from sfumato.records import record
 from sfumato.solvers.behind.evidence import Located
-from sfumato.solvers.private.input.placing import Setting, best_channel, efficiency
+from sfumato.solvers.private.input.placing import (
+    Setting,
+    anywhere,
+    best_channel,
+    efficiency,
+    even_response,
+)
 from sfumato.surface import setting
 from sfumato.types import Array
 
@@ -58,6 +64,7 @@ NOBODY = (
     "nobody: values are privatised by whoever holds them, before they leave, and nothing else leaves"
 )
 _MOST_CELLS = 1 << 24  # of a grid, all of which are written
+_FEW_LEVELS = 6  # steps between bounds, up to which values are taken to lie about their middle
 _WHOLE = 1e-9  # steps by which a value may miss a whole number of them
 _UNTYPICAL = 0.5  # error of what is said to be typical, in spreads
 _LAWS: dict[str, str] = {
@@ -105,7 +112,16 @@ class Privatisation:
         if self.law == "geometric":
             low, high = (0.0, None) if self.bounds is None else self.bounds
             return Geometric(low, high, self.step, self.noise * self._change)
+        if self.law == "response" and self._anywhere:
+            return even_response(self._setting())
         return best_channel(self._setting(), (self.law,))
+
+    @property
+    def _anywhere(self) -> bool:
+        """Whether values may lie anywhere within the bounds: few levels are about where values are."""
+        if self.typical is not None or self.bounds is None:
+            return False
+        return (self.bounds[1] - self.bounds[0]) / self.step >= _FEW_LEVELS
 
     @property
     def _change(self) -> float:
@@ -125,7 +141,8 @@ class Privatisation:
         channel = self.channel
         if self.bounds is None:
             return 1.0
-        return efficiency(channel, self._setting()._replace(values=1))
+        setting = self._setting()._replace(values=1)
+        return (anywhere if self._anywhere else efficiency)(channel, setting)
 
     @property
     def mechanism(self) -> Mechanism:

@@ -59,13 +59,14 @@ class Evidence(Protocol):
     """Released data as a function of the entries' means and the noise level of the clean values.
 
     Means are cut to ``bounds``. A global mean is taken to lie about ``centre``, with precision
-    ``mean_precision``.
+    ``mean_precision``, and is looked for from ``guess`` on.
     """
 
     bounds: tuple[float, float]
     deviations: Array
     centre: float
     mean_precision: float
+    guess: float
 
     def terms(self, level: int, means: Array) -> Terms:
         """At the noise level ``deviations[level]``."""
@@ -156,7 +157,7 @@ class NormalEvidence:
     def __init__(self, numbers: Array, noise: float, frame: Frame) -> None:
         self._numbers, self._noise = numbers, noise
         self.bounds, self.deviations = (frame.range.low, frame.range.high), frame.deviations
-        self.centre, self.mean_precision = frame.centre, frame.mean_precision
+        self.centre, self.mean_precision, self.guess = frame.centre, frame.mean_precision, frame.guess
 
     def about_spread(self, level: int, means: Array, variances: Array) -> float:  # noqa: ARG002
         return 0.0
@@ -187,6 +188,7 @@ class Frame(NamedTuple):
     deviations: Array
     centre: float
     mean_precision: float
+    guess: float
     spread: float
     asked: Located | None = None
 
@@ -206,7 +208,8 @@ class Frame(NamedTuple):
         low, high = bounds
         levels = _noise_levels(_SMALLEST * (high - low), _LARGEST * (high - low), resolution)
         centre, spread = (low + high) / 2, (high - low) / 4
-        return cls(Range.of(bounds, step, None), levels, centre, mean_precision(bounds), spread)
+        sure = mean_precision(bounds)
+        return cls(Range.of(bounds, step, None), levels, centre, sure, centre, spread)
 
     @classmethod
     def about(
@@ -216,7 +219,7 @@ class Frame(NamedTuple):
         levels = _noise_levels(_LEAST_PART * found.spread, _MOST_PART * found.spread, resolution)
         centre = (bounds[0] + bounds[1]) / 2
         sure = mean_precision(bounds)
-        return cls(Range.of(bounds, step, found), levels, centre, sure, found.spread)
+        return cls(Range.of(bounds, step, found), levels, centre, sure, found.mean, found.spread)
 
     def variances(self, level: int, means: Array) -> Array:
         """Of clean values with some means."""
@@ -248,7 +251,7 @@ class TableEvidence:
     ) -> None:
         which = np.zeros(released.shape, np.int64) if which is None else which
         self.deviations, self._frame, self._range = frame.deviations, frame, frame.range
-        self.centre, self.mean_precision = frame.centre, frame.mean_precision
+        self.centre, self.mean_precision, self.guess = frame.centre, frame.mean_precision, frame.guess
         self._channel = channel
         self.bounds = self._range.low, self._range.high
         self._which = which
@@ -311,7 +314,7 @@ class MixedEvidence:
     def __init__(self, parts: list[tuple[Evidence, Array]], frame: Frame, entries: int) -> None:
         self._parts, self._frame, self._entries = parts, frame, entries
         self.bounds, self.deviations = (frame.range.low, frame.range.high), frame.deviations
-        self.centre, self.mean_precision = frame.centre, frame.mean_precision
+        self.centre, self.mean_precision, self.guess = frame.centre, frame.mean_precision, frame.guess
 
     def terms(self, level: int, means: Array) -> Terms:
         whole = Terms(*np.empty((3, self._entries)))
@@ -349,7 +352,8 @@ class PresenceEvidence:
     ) -> None:
         low, high = bounds
         self.bounds = _widened(bounds)
-        self.centre, self.mean_precision = (low + high) / 2, mean_precision(bounds)
+        self.centre = self.guess = (low + high) / 2
+        self.mean_precision = mean_precision(bounds)
         self._half, self._value = (high - low) / 2, value
         self.deviations = np.geomspace(_SMALLEST, _LARGEST, _DEVIATIONS) * (high - low)
         self._noise = scales[1] ** 2 * (2.0 if law == "laplace" else 1.0)

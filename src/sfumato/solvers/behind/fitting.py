@@ -52,6 +52,16 @@ def usual_length(shape: Shape, cells: int, *, dense: bool = False) -> Length:
     return Length(100, 8 if dense else min(max(_WORK // max(cells, 1), 2), 8))
 
 
+def _swept(fit: Fit, work: Work) -> Fit:
+    """A sweep further. A start that a few huge values drive out of range is given up, not the fit."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            after = sweep(fit, work.evidence, work.site, work.length.sweeps)
+    except np.linalg.LinAlgError:
+        return replace(fit, failed=True)
+    return after if np.isfinite(after.bound) else replace(fit, failed=True)
+
+
 class Best(NamedTuple):
     """The best model so far, how good it is, and from which start it came; none of the constant's."""
 
@@ -122,9 +132,10 @@ class Work:
             # Where rows have few entries the cautious start wins, where components are weak the others.
             run = replace(self.run, seed=self.run.seed + start)
             fit = begin(run, self.shape, self.constant, self.evidence, self.site, eager=start > 0)
-        fit = sweep(fit, self.evidence, self.site, self.length.sweeps)
+        if not fit.failed:
+            fit = _swept(fit, self)
         noise, best = float(self.evidence.deviations[fit.level]), self.best
-        if done == self.length.sweeps - 1:
+        if done == self.length.sweeps - 1 and not fit.failed:
             score = fit.bound if self.held is None else self.held.score(fit)
             if score > best.score:
                 best = Best(fit.inner.model, score, noise, start)

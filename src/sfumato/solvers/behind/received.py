@@ -167,7 +167,8 @@ def frame_of(received: Privatised) -> Frame:
     for passed, here in parts:
         numbers[here], noise[here] = _unbiased(passed, values[here], bounds)
     channels = [passed.channel for passed, _ in parts if passed is not None]
-    resolution = min([channel.resolution for channel in channels], default=0.0)
+    # Values are rounded to their step: no noise level far below can be seen, whatever the channel.
+    resolution = max(min([channel.resolution for channel in channels], default=0.0), received.step)
     found = located(numbers, noise, bounds)
     frame = Frame.about(found, bounds, received.step, resolution)
     return frame._replace(asked=_whole_spread(received, frame, found))

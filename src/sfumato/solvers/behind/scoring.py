@@ -31,6 +31,7 @@ from sfumato.solvers.protocol import Moments, Run
 from sfumato.types import Array
 
 _CONSTANT_STEPS = 25
+_SLACK = 0.5  # by which a step may lower the likelihood: a prior plays a part as well
 _WARM_SWEEPS = 3  # before precisions are learnt
 _FIRST_PRECISION = 4.0  # of an entry at first, relative to the values' spread
 _MOST_EMPHASIS = 50.0
@@ -52,6 +53,7 @@ class Fit:
     highest: int
     eager: bool
     bound: float = -np.inf
+    failed: bool = False
 
     def least(self, sweeps: int) -> int:
         """The noise level that it may fall to: what is far from its mean must not be taken for noise."""
@@ -69,18 +71,35 @@ class Constant:
 
 def fit_constant(evidence: Evidence, entries: int, fit_mean: bool) -> Constant:
     """Scoring for a single mean, in turn with the noise level."""
-    mean, certain = evidence.centre if fit_mean else 0.0, np.zeros(entries)
+    mean, certain = evidence.guess if fit_mean else 0.0, np.zeros(entries)
     sure = evidence.mean_precision
     level = _best_level(evidence, len(evidence.deviations) // 2, np.full(entries, mean), certain)
     for _ in range(_CONSTANT_STEPS if fit_mean else 0):
         terms, before = evidence.terms(level, np.full(entries, mean)), (level, mean)
         slope = terms.score.sum() - sure * (mean - evidence.centre)
-        mean = float(np.clip(mean + slope / (terms.information.sum() + sure), *evidence.bounds))
+        mean = _risen(evidence, level, mean, slope / (terms.information.sum() + sure), entries)
         level = _best_level(evidence, level, np.full(entries, mean), certain)
         if level == before[0] and abs(mean - before[1]) < 1e-4 * float(evidence.deviations[level]):
             break
     bound = expected_log(evidence, level, np.full(entries, mean), certain)
     return Constant(mean, level, bound)
+
+
+def _risen(evidence: Evidence, level: int, mean: float, step: float, entries: int) -> float:
+    """A mean one step further, or as much of a step as does not lower the likelihood.
+
+    A few values that are far out make steps too long, to where a likelihood is flat and tells nothing.
+    """
+
+    def likelihood(at: float) -> float:
+        return float(evidence.terms(level, np.full(entries, at)).log.sum())
+
+    before = likelihood(mean)
+    for share in (1.0, 0.25, 0.05, 0.01):
+        after = float(np.clip(mean + share * step, *evidence.bounds))
+        if likelihood(after) >= before - _SLACK:
+            return after
+    return mean
 
 
 def begin(

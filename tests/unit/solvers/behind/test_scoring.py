@@ -22,7 +22,7 @@ SHAPE = Shape(TENSOR.modes, (2, 2, 2))
 class NormalEvidence:
     """Values themselves, as normal numbers: then a sweep is one of Bayesian ALS."""
 
-    bounds, centre, mean_precision = (-20.0, 20.0), 0.0, 1e-4
+    bounds, centre, mean_precision, guess = (-20.0, 20.0), 0.0, 1e-4, 0.0
 
     def __init__(self, values, deviations):
         self.values, self.deviations = values, np.asarray(deviations)

@@ -16,6 +16,7 @@ _RANGES = tuple(np.geomspace(0.05, 1.0, 13).tolist())  # half-widths, as shares 
 _REACHES = tuple(np.geomspace(0.3, 10.0, 24).tolist())  # half-widths in spreads, where these are known
 _CATEGORIES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 _SPREADS = tuple(np.geomspace(0.04, 0.3, 7).tolist())  # of values, as shares of the width
+_CLOSE_SPREADS = tuple(np.geomspace(0.005, 0.3, 9).tolist())  # where values may lie close together
 _DOUBTS = (0.75, 1.0, 1.33)  # factors of a spread that is known, more or less
 _NEARLY = 0.99  # of the most information: what is given for a wider range
 _OFFSETS = np.linspace(-2.5, 2.5, 11)  # of an entry's mean from the centre, in deviations
@@ -50,6 +51,34 @@ def best_channel(setting: Setting, laws: tuple[str, ...]) -> Response | Additive
     """
     rounded = float(_GRID ** round(log(setting.noise) / log(_GRID)))
     return _make(setting, _best_places(setting._replace(noise=rounded), laws))
+
+
+def even_response(setting: Setting) -> Response:
+    """Bins of equal width over all of the bounds: the best number of them for values at any place there.
+
+    Cuts about the middle tell nothing of values that lie elsewhere, and no probe can say where they lie.
+    """
+    most = max(8.0, 2 * exp(min(1 / setting.noise, 10.0)))
+    numbers = [k for k in _CATEGORIES if 2 < k <= min(most, _steps(setting) + 1)]
+    made = [_make(setting, _Places("response", *setting.bounds, k)) for k in numbers]
+    responses = [each for each in made if isinstance(each, Response)]
+    return max(responses, key=lambda each: anywhere(each, setting))
+
+
+def anywhere(channel: Channel, setting: Setting) -> float:
+    """As :func:`efficiency`, for values at any place within the bounds, however close together.
+
+    A geometric mean over places and spreads: what tells nothing at some place is worth nothing.
+    """
+    low, high = setting.bounds
+    width, places = high - low, np.linspace(low, high, 41)
+    logs = []
+    for share in _CLOSE_SPREADS:
+        s = max(share * width, (setting.step or 0.0) / 2) / sqrt(2)
+        law = law_of(channel, places, s)
+        told = (law.by_mean**2 / np.maximum(law.probability, LEAST)).sum(axis=1)
+        logs.append(np.log(np.maximum(s * s * told, 1e-12)).mean())
+    return exp(float(np.mean(logs)))
 
 
 def planned_categories(setting: Setting) -> int:
