@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sfumato.papers import ermis_local
 from sfumato.papers.ermis_claimed import is_claim
 from sfumato.papers.ermis_sharing_printed import OTHER_DATA
 from sfumato.papers.picture import COLOURS, FAINT, INK, Band, Line, Panel, Row, Scale, draw_panels
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _TOP, _BOTTOM = 1.3, 0.8  # what is printed above is of no use: a constant has 1.12
 _OPEN = {"alone, not private": "-", "alone, biases": "--", "alone, constant": ":"}
-_UNITS = {"entry": "-", "user": "--"}  # how their lines are drawn
+_UNITS = {"entry": "-", "user": "--", "value": "-."}  # how their lines are drawn
 
 
 def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
@@ -85,6 +86,8 @@ def _curve(line: TableLine, names: Sequence[str], bands: tuple[Band, ...]) -> Li
         return Line("printed", bands, FAINT, " ", "x")
     if is_claim(line.name):
         return Line("the thesis' algorithm", bands, FAINT, " ", "+")
+    if line.name.endswith(f", {ermis_local.NAIVE}"):
+        return Line("noisy values taken for clean", bands, FAINT, " ", ".")
     if line.unit is None:
         return Line(line.name, bands, INK, _OPEN[line.name], "")
     colour = COLOURS[names.index(line.name) % len(COLOURS)]
