@@ -23,7 +23,7 @@ _UNITS = {"entry": "-", "user": "--", "value": "-."}  # how their lines are draw
 def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
     """Panels by epsilon over sites; where there is one number of sites, one panel over epsilon."""
     lines = [line for line in lines if not any(other in line.name for other in OTHER_DATA)]
-    names = list(dict.fromkeys(line.name for line in lines if line.unit))
+    names = list(dict.fromkeys(line.name for line in lines if line.unit and _shown(line)))
     if len(table.sites) > 1:
         panels = [
             Panel(
@@ -51,7 +51,12 @@ def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
 
 
 def _shown(line: TableLine) -> bool:
-    """Whether a line is drawn: not what is printed without privacy, which would look private."""
+    """Whether a line is drawn: not what is printed without privacy, which would look private.
+
+    Of fits that know the noise on every value the best is enough.
+    """
+    if line.name == ermis_local.NOISY_MEAN or line.name.endswith(f", {ermis_local.GEOMETRIC}"):
+        return False
     return line.epsilon is not None or line.name in _OPEN
 
 
@@ -87,8 +92,9 @@ def _curve(line: TableLine, names: Sequence[str], bands: tuple[Band, ...]) -> Li
     if is_claim(line.name):
         return Line("the thesis' algorithm", bands, FAINT, " ", "+")
     if line.name.endswith(f", {ermis_local.NAIVE}"):
-        return Line("noisy values taken for clean", bands, FAINT, " ", ".")
+        return Line(f"LDP, {ermis_local.NAIVE}", bands, FAINT, " ", ".")
     if line.unit is None:
         return Line(line.name, bands, INK, _OPEN[line.name], "")
     colour = COLOURS[names.index(line.name) % len(COLOURS)]
-    return Line(f"{line.unit}: {line.name}", bands, colour, _UNITS[line.unit])
+    name = line.name if ermis_local.is_local(line.name) else f"{line.unit}: {line.name}"
+    return Line(name, bands, colour, _UNITS[line.unit])
