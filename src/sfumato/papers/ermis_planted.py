@@ -2,7 +2,8 @@
 
 The thesis does not print the scale of its data, so that its numbers are quoted beside ours and not
 compared. Ours are log-likelihoods of site 1's held-out cells, a fifth of all: of the truth, of a
-constant, of the model without privacy, and of the algorithms as printed and as run.
+constant, of the model without privacy, of the algorithms as printed and as run, and of noise on every
+count (``ermis_local``; one event is protected).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 from scipy.special import gammaln
 
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.papers import ermis_claimed
+from sfumato.papers import ermis_claimed, ermis_local
 from sfumato.papers.ermis_claimed import Site, claim_of
+from sfumato.papers.ermis_local import ALL, GEOMETRIC, NAIVE, OWN, Asked, is_local
 from sfumato.papers.paper import Experiment
 from sfumato.papers.runner import Cell, Done, Headings, Job, Point, Summary, summarise
 from sfumato.solvers.as_printed.ermis import PaperLangevin, samples
@@ -32,6 +34,8 @@ FIRST_SEED, NOISE_SEED = 0, 1000
 ITEMS, RANK, TEST = 50, 5, 0.2
 TRUTH, CONSTANT, OPEN = "truth", "constant", ermis_claimed.OPEN
 LEVELS = (TRUTH, CONSTANT, OPEN)  # that know no epsilon
+ALONE, TOGETHER = "alone, not private", "all sites, not private"  # of the Poisson-Gamma model
+_APART = 100  # seeds of noise, from one repetition to the next: each site has its own
 _LEAST = 1e-9
 
 
@@ -54,17 +58,29 @@ def planted(counts: bool, users: tuple[int, ...], seed: int) -> Planted:
         shape = rows, RANK
         return stream.gamma(1.0, 1.0, shape) if counts else stream.standard_normal(shape)
 
-    items, sites, truth = factor(ITEMS), [], np.empty(0)
+    items, sites, truth, first = factor(ITEMS), [], np.empty(0), 0
     for number, size in enumerate(users):
         means = factor(size) @ items.T
         noisy = stream.poisson(means) if counts else means + stream.standard_normal(means.shape)
         cells = np.indices(means.shape, np.int32).reshape(2, -1)
-        modes = (Mode("user", size), Mode("item", ITEMS))
+        modes = (Mode("user", size, np.arange(first, first + size)), Mode("item", ITEMS))
+        first += size
         tensor = SparseTensor(cells, noisy.astype(np.float64).ravel(), modes)
         sites.append(Site(*tensor.split(TEST, seed=seed)))
         if number == 0:
             truth = means[tuple(sites[0].test.coordinates)]
     return Planted(tuple(sites), truth)
+
+
+def of_all(tensors: Sequence[SparseTensor]) -> SparseTensor:
+    """Entries of sites that have the users one after the other."""
+    sizes = [tensor.shape[0] for tensor in tensors]
+    firsts = np.repeat(np.cumsum([0, *sizes[:-1]]), [tensor.n_entries for tensor in tensors])
+    cells = np.concatenate([tensor.coordinates for tensor in tensors], axis=1)
+    cells[0] += firsts.astype(np.int32)
+    modes = (Mode("user", sum(sizes), np.arange(sum(sizes))), tensors[0].modes[1])
+    values = np.concatenate([tensor.values for tensor in tensors])
+    return SparseTensor(cells, values, modes)
 
 
 def log_likelihood(counts: bool, values: Array, means: Array) -> float:
@@ -110,6 +126,11 @@ class Look:
     prior: tuple[float, float] | None = None
     quoted: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Rows that know no epsilon; beside noise on every count, what there is without it."""
+        return (*LEVELS, ALONE, TOGETHER) if any(map(is_local, self.rows)) else LEVELS
+
 
 @dataclass(frozen=True)
 class LogLikelihoods(Experiment):
@@ -129,7 +150,7 @@ class LogLikelihoods(Experiment):
 
     def _jobs(self, repetition: int) -> Iterator[Job]:
         for look in self.looks:
-            yield from (Job(row, look.name, (), repetition) for row in LEVELS)
+            yield from (Job(row, look.name, (), repetition) for row in look.levels)
             for row in look.rows:
                 if look.axis == "pass":  # one run has them all
                     yield Job(row, look.name, look.places, repetition)
@@ -147,16 +168,29 @@ class LogLikelihoods(Experiment):
             mean = np.full(test.n_entries, data.sites[0].train.values.mean())
             means = data.truth if job.series == TRUTH else mean
             return [Point(None, log_likelihood(counts, test.values, means))]
+        at = job.at[0] if job.at else None
+        sites = data.sites[: int(at)] if look.axis == "sites" and at is not None else data.sites
+        if job.series in (ALONE, TOGETHER) or is_local(job.series):
+            means = self._local(look, job, sites)
+            return [Point(at, log_likelihood(counts, test.values, means))]
         settings = self._settings(look, job)
         if look.axis == "pass" and job.at:
             return self._by_pass(data, settings, job)
-        at = job.at[0] if job.at else None
-        sites = data.sites[: int(at)] if look.axis == "sites" and at is not None else data.sites
         found = ermis_claimed.predictions(
             sites, ("item",), settings, NOISE_SEED + job.repetition, scored=1
         )
         score = inf if found is None else log_likelihood(counts, test.values, found[0])
         return [Point(at, score)]
+
+    def _local(self, look: Look, job: Job, sites: Sequence[Site]) -> Array:
+        """Means of site 1's counts: behind noise on every one, or, not private, without."""
+        if not is_local(job.series):
+            seen = sites[:1] if job.series == ALONE else sites
+            whole = of_all([site.train for site in seen])
+            return ermis_local.poisson_gamma(whole)(sites[0].test)
+        epsilon = job.at[0] if look.axis == "epsilon" else look.epsilon
+        asked = Asked(epsilon, "event", NOISE_SEED + _APART * job.repetition)
+        return ermis_local.means_of_counts(job.series, sites, asked, look.prior)
 
     def _settings(self, look: Look, job: Job) -> PaperLangevin:
         base = self.algorithm if look.prior is None else replace(self.algorithm, prior=look.prior)
@@ -188,6 +222,7 @@ class LogLikelihoods(Experiment):
             "first_seed": FIRST_SEED,
             "noise": f"seeded, from {NOISE_SEED} on: to be made again, and not for release",
             "algorithm": ermis_claimed.to_json(self.algorithm),
+            **ermis_local.to_json(),
             "looks": [asdict(look) for look in self.looks],
         }
 
@@ -207,7 +242,7 @@ class LogLikelihoods(Experiment):
             table = plain_table(f"{look.name}, by {look.axis}", *(f"{at:g}" for at in look.places))
             for row, quoted in look.quoted:
                 table.add_row(f"quoted, {row}", *(f"{value:g}" for value in quoted))
-            for row in LEVELS:
+            for row in look.levels:
                 shown = _number(self.value(summaries, look, row, None))
                 table.add_row(row, *[shown] * len(look.places))
             for row in look.rows:
@@ -220,7 +255,9 @@ class LogLikelihoods(Experiment):
             f"{self.repetitions}.",
             "Quoted: as printed, on a scale that is unknown. Epsilons are claimed. As run: our reading.",
         )
-        return [*lines, *notes]
+        local = any(is_local(row) for look in self.looks for row in look.rows)
+        more = ["LDP1, LDP2: every count has noise, and one event of it is protected."] if local else []
+        return [*lines, *notes, *more]
 
     def draw(self, folder: Path, results: Sequence[Done]) -> list[Path]:
         from sfumato.papers import ermis_planted_pictures
@@ -242,6 +279,7 @@ def _both(*methods: str) -> tuple[str, ...]:
     return tuple(f"{kind}: {method}" for method in methods for kind in kinds)
 
 
+_LDP1, _LDP2 = (ermis_local.rows(method, NAIVE, GEOMETRIC) for method in (ALL, OWN))
 _TWO_CMF, _TEN, _TWO = (150, 100), (100,) * 10, (100, 100)
 _SITE, _USER = _both("CDP site"), _both("CDP user")
 _METHODS = _both("AC site", "AC user", "zCDP site", "zCDP user")
@@ -309,12 +347,12 @@ STUDIES = {
                 f"alpha {a:g}, beta {b:g}",
                 "epsilon",
                 (0.05, 0.1),
-                _SITE,
+                (*_SITE, *(_LDP1[:1] if number else _LDP1)),  # ours has no such prior
                 _TWO_CMF,
                 prior=(a, b),
                 quoted=(("no privacy", (none,) * 2), ("CDP site", cdp), ("LDP1", ldp)),
             )
-            for (a, b), (none, cdp, ldp) in _QUOTED_7_1.items()
+            for number, ((a, b), (none, cdp, ldp)) in enumerate(_QUOTED_7_1.items())
         ),
         repetitions=10,
     ),
@@ -354,13 +392,13 @@ STUDIES = {
     "figure 7.3": LogLikelihoods(
         "figure 7.3",
         _CMF,
-        (Look("CDP", "epsilon", (0.05, 0.1, 1.0), (*_SITE, *_USER), _TWO_CMF),),
+        (Look("N = 2", "epsilon", (0.05, 0.1, 1.0), (*_SITE, *_USER, *_LDP1, *_LDP2), _TWO_CMF),),
         repetitions=10,
     ),
     "figure 7.4": LogLikelihoods(
         "figure 7.4",
         _CMF,
-        (Look("epsilon 0.1", "sites", (2, 4, 6, 8, 10), _SITE, _TEN, 0.1),),
+        (Look("epsilon 0.1", "sites", (2, 4, 6, 8, 10), (*_SITE, *_LDP1, *_LDP2), _TEN, 0.1),),
         repetitions=10,
     ),
     "figure 7.8": LogLikelihoods("figure 7.8", _CTF, _of_parameters(), repetitions=10),
@@ -372,15 +410,18 @@ STUDIES = {
 
 
 def _short(study: LogLikelihoods) -> LogLikelihoods:
-    """A tenth of Algorithm 1's passes, which are 150 of single records; one run."""
-    few = study.algorithm.passes // 10 if study.algorithm.counts else study.algorithm.passes
-    looks = tuple(
-        replace(look, places=tuple(sorted({max(1.0, at // 10) for at in look.places})))
-        if study.algorithm.counts and look.axis in ("pass", "passes")
-        else look
-        for look in study.looks
-    )
-    return replace(study, algorithm=replace(study.algorithm, passes=few), looks=looks, repetitions=1)
+    """A tenth of Algorithm 1's passes, which are 150 of single records, and few sites; one run."""
+    if not study.algorithm.counts:
+        return replace(study, repetitions=1)
+    looks = tuple(replace(look, places=_few(look)) for look in study.looks)
+    algorithm = replace(study.algorithm, passes=study.algorithm.passes // 10)
+    return replace(study, algorithm=algorithm, looks=looks, repetitions=1)
+
+
+def _few(look: Look) -> tuple[float, ...]:
+    if look.axis in ("pass", "passes"):
+        return tuple(sorted({max(1.0, at // 10) for at in look.places}))
+    return look.places[:2] if look.axis == "sites" else look.places
 
 
 QUICK = {name: _short(study) for name, study in STUDIES.items()}

@@ -24,7 +24,13 @@ from sfumato.papers.runner import Cell, Summary
 if TYPE_CHECKING:
     from sfumato.papers.ermis_planted import LogLikelihoods, Look
 
-_LEVELS = {"truth": (INK, ":"), "constant": (FAINT, "--"), "as run: no privacy": (INK, "-")}
+_LEVELS = {
+    "truth": (INK, ":"),
+    "constant": (FAINT, "--"),
+    "as run: no privacy": (INK, "-"),
+    "alone, not private": (FAINT, "-."),
+    "all sites, not private": (INK, "-."),
+}
 _EVEN = ("sites", "pass", "passes", "rank", "clip")
 
 
@@ -60,7 +66,7 @@ def _panel(study: LogLikelihoods, look: Look, summaries: Mapping[Cell, Summary])
     for number, row in enumerate(look.rows):
         bands = [(at, lost(row, at)) for at in look.places]
         known = tuple(Band(at, value, 0.0) for at, value in bands if value is not None)
-        style = "-" if row.startswith("as run") else "--"
+        style = "-" if row.startswith("as run") or row.endswith("geometric") else "--"
         if known:
             lines.append(Line(row, known, COLOURS[number // 2 % len(COLOURS)], style))
     levels = [(row, lost(row, None)) for row in _LEVELS if row != "truth"]

@@ -2,7 +2,8 @@
 
 Users are split among sites at random, movies are shared, and what counts is the error at a site's own
 held-out ratings. The rows are those of our methods, beside what is printed, the thesis' algorithms
-(``ermis_claimed``; as printed they cannot learn), and a site that stays alone.
+(``ermis_claimed``; as printed they cannot learn), noise on every value (``ermis_local``), and a site
+that stays alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -25,8 +26,9 @@ from sfumato.fit.refit import HELD_OUT, site_rank
 from sfumato.fit.request import Privacy
 from sfumato.fit.sharing import Sharing as Expected
 from sfumato.fit.sharing import sharing
-from sfumato.papers import ermis_claimed
+from sfumato.papers import ermis_claimed, ermis_local
 from sfumato.papers.ermis_claimed import Site, claim_of, is_claim
+from sfumato.papers.ermis_local import Asked, is_local
 from sfumato.papers.ermis_sharing_printed import OTHER_DATA, PRINTED, Printed
 from sfumato.papers.paper import Experiment
 from sfumato.papers.runner import Cell, Done, Headings, Job, Point, Summary, summarise, write_csv
@@ -50,6 +52,8 @@ ALONE_BIASES, ALONE_CONSTANT = "alone, biases", "alone, constant"
 OPEN = (TOGETHER, ALONE, ALONE_BIASES, ALONE_CONSTANT)
 REFITTED = ", refitted"  # of a score: with the site's raw data, the release as prior
 UNITS = ("entry", "user")
+VALUE: Literal["value"] = "value"  # unit of noise on every value; which cells have one is public
+_APART = 100  # seeds of noise, from one repetition to the next: each site has its own
 _LARGE = 100.0  # errors beyond are shown without decimals
 
 Data = tuple[tuple[str, Any], ...]
@@ -84,13 +88,16 @@ class Split(NamedTuple):
 
 
 @lru_cache(1)
-def split(seed: int) -> Split:
-    """Ratings with users at random places, 80% to fit."""
+def split(seed: int, users: int | None = None) -> Split:
+    """Ratings with users at random places, of all or of the first so many, 80% to fit."""
     tensor = ratings()
     places = np.random.default_rng(seed).permutation(tensor.shape[0]).astype(np.int32)
     cells = np.stack([places[tensor.coordinates[0]], tensor.coordinates[1]])
-    modes = tuple(Mode(mode.name, mode.size) for mode in tensor.modes)
-    return Split(*SparseTensor(cells, tensor.values, modes, tensor.bounds).split(TEST, seed=seed))
+    count = min(tensor.shape[0], users or tensor.shape[0])
+    there = cells[0] < count
+    modes = (Mode("user", count), Mode("item", tensor.shape[1]))
+    kept = SparseTensor(cells[:, there], tensor.values[there], modes, tensor.bounds)
+    return Split(*kept.split(TEST, seed=seed))
 
 
 # -- fits -----------------------------------------------------------------------------------------
@@ -161,6 +168,7 @@ class Sharing(Experiment):
     ``passes`` are those of our reading of the thesis' algorithms; as printed they have the thesis' own,
     unless it is to be ``short``.
     ``of`` is the table that a picture is of: its printed values and its rows.
+    ``users`` are so many, at random, where it is not all.
     """
 
     name: str
@@ -171,6 +179,7 @@ class Sharing(Experiment):
     passes: int = 20
     short: bool = False
     of: str = ""
+    users: int | None = None
     headings: ClassVar[Headings] = Headings("sites", "rmse", "score")
 
     @property
@@ -188,6 +197,14 @@ class Sharing(Experiment):
     @property
     def _claims(self) -> tuple[str, ...]:
         return ermis_claimed.BY_TABLE[self.of or self.name][1]
+
+    @property
+    def _local(self) -> bool:
+        """Whether there are rows of noise on every value: where some are printed."""
+        return any(row.name == ermis_local.ALL for row in self._rows)
+
+    def _split(self, repetition: int) -> Split:
+        return split(FIRST_SEED + repetition, self.users)
 
     def jobs(self) -> list[Job]:
         return [job for repetition in range(self.repetitions) for job in self._jobs(repetition)]
@@ -211,9 +228,17 @@ class Sharing(Experiment):
                     yield Job(EACH, "", (n,), repetition, data)
                     if n >= _LEAST_FOR_SHARES:
                         yield Job(SHARES, "", (n,), repetition, data)
+            if self._local:
+                data = (("epsilon", epsilon), ("unit", VALUE))
+                for row in ermis_local.EVERYBODY:
+                    yield Job(row, "", self.sites, repetition, data)
+                for n in several:
+                    yield from (Job(row, "", (n,), repetition, data) for row in ermis_local.BESIDE_RAW)
 
     def do_job(self, job: Job) -> list[Point]:
-        data = split(FIRST_SEED + job.repetition)
+        data = self._split(job.repetition)
+        if is_local(job.series):
+            return self._noised(job, data)
         if is_claim(job.series):
             return self._claimed(job, data)
         if job.series in OPEN and job.series != TOGETHER:
@@ -245,8 +270,29 @@ class Sharing(Experiment):
             for k in range(scored)
         ]
 
+    def _noised(self, job: Job, data: Split) -> list[Point]:
+        """Noise on every value: of all of them, or of those that are not at the site that fits."""
+        asked = Asked(job.about["epsilon"], VALUE, NOISE_SEED + _APART * job.repetition)
+        if job.series in ermis_local.EVERYBODY:
+            there = ermis_local.received(job.series, [data.train], 0, asked)
+            fitted = ermis_local.fitted(job.series, there)
+            tests = {
+                (n, k): dealt_by(data.test, 0, int(n))[k - 1] for n in job.at for k in self._scored(n)
+            }
+            return [
+                Point(n, ermis_claimed.rmse(fitted(test), test), f"X{k}")
+                for (n, k), test in tests.items()
+            ]
+        (n,), points = job.at, []
+        sites = [data.site(k, int(n)) for k in range(1, int(n) + 1)]
+        for own in (k - 1 for k in self._scored(n)):
+            there = ermis_local.received(job.series, [site.train for site in sites], own, asked)
+            found = ermis_local.fitted(job.series, there)(sites[own].test)
+            points.append(Point(n, ermis_claimed.rmse(found, sites[own].test), f"X{own + 1}"))
+        return points
+
     def _private(self, series: Any, sites: int, data: Data, repetition: int) -> CP:
-        about, train = dict(data), split(FIRST_SEED + repetition).train
+        about, train = dict(data), self._split(repetition).train
         return private_model(
             train,
             about["unit"],
@@ -275,7 +321,7 @@ class Sharing(Experiment):
         }
 
     def shared_settings(self) -> dict[str, Any]:
-        data = split(FIRST_SEED)
+        data = self._split(0)
         return {
             "ratings": data.train.n_entries + data.test.n_entries,
             "users": data.train.shape[0],
@@ -290,6 +336,7 @@ class Sharing(Experiment):
             "algorithm": ermis_claimed.to_json(self._algorithm),
             "passes_as_run": self.passes,
             "short": self.short,
+            **(ermis_local.to_json() if self._local else {}),
         }
 
     # -- what came of it --------------------------------------------------------------------------
@@ -312,6 +359,9 @@ class Sharing(Experiment):
                 made += [self._line(summaries, series, data) for series in (POOLED, EACH)]
                 made += [self._line(summaries, EACH, data, REFITTED)]
                 made += [self._line(summaries, SHARES, data)]
+            data = (("epsilon", epsilon), ("unit", VALUE))
+            noised = (*ermis_local.EVERYBODY, *ermis_local.BESIDE_RAW)
+            made += [self._line(summaries, series, data) for series in noised]
         return [line for line in made if any(value is not None for value in line.values)]
 
     def _printed(self, epsilon: float | None) -> list[Line]:
@@ -354,12 +404,12 @@ class Sharing(Experiment):
         return made
 
     def _told(self, line: Line, sites: int) -> float | None:
-        """What the planner expects; of refits it says nothing."""
-        if line.name.endswith(REFITTED):
+        """What the planner expects; of refits and of noise on values it says nothing."""
+        if line.name.endswith(REFITTED) or is_local(line.name):
             return None
         data = (("epsilon", line.epsilon), ("unit", line.unit))
         with without_warnings():  # budgets are the paper's
-            found = expected_of(self._private(line.name, sites, data, 0), split(FIRST_SEED).train)
+            found = expected_of(self._private(line.name, sites, data, 0), self._split(0).train)
         return 1 - found.together.rmse / found.alone
 
     def findings(self, results: Sequence[Done]) -> dict[str, Any]:
@@ -386,6 +436,13 @@ class Sharing(Experiment):
             f"As printed: by the thesis, epsilon claimed; as run: our reading ({self.passes} passes"
             f"{', both' if self.short else ''}).",
         ]
+        if self.users is not None:
+            notes.append(f"Of {self._split(0).train.shape[0]:,} users at random, not of all.")
+        if self._local:
+            notes.append(
+                "LDP1: all fit noisy values; LDP2: a site fits its raw ones beside them; that never "
+                "leaves it."
+            )
         notes += [
             f"{other} is not to be had: its rows are printed ones alone."
             for other in OTHER_DATA
@@ -447,20 +504,23 @@ FIGURES = {
 }
 
 
+_FEW = 600  # users of a quick table with noise on every value, whose fits take long
+
+
 def _quick(study: Sharing, **changes: Any) -> Sharing:
     """With a few passes of the thesis' algorithms."""
     return replace(study, passes=4, short=True, **changes)
 
 
 QUICK = {
-    "7.2": _quick(TABLES["7.2"], epsilons=(1.0,)),
-    "7.3": _quick(TABLES["7.3"], sites=(10,), epsilons=(1.0,)),
+    "7.2": _quick(TABLES["7.2"], epsilons=(1.0,), users=_FEW),
+    "7.3": _quick(TABLES["7.3"], sites=(2, 5), epsilons=(1.0,), users=_FEW),
     "7.6": _quick(TABLES["7.6"], epsilons=(1.0,)),
     "7.7": _quick(TABLES["7.7"], sites=(1, 10), epsilons=(1.0,)),
 }
 QUICK_FIGURES = {
     "figure 7.5": _quick(FIGURES["figure 7.5"]),
-    "figure 7.6": _quick(FIGURES["figure 7.6"], sites=(2, 10)),
+    "figure 7.6": _quick(FIGURES["figure 7.6"], sites=(2, 5), users=_FEW),
     "figure 7.11": _quick(FIGURES["figure 7.11"], epsilons=(1.0,)),
     "figure 7.12": _quick(FIGURES["figure 7.12"]),
     "figure 7.13": _quick(FIGURES["figure 7.13"], sites=(1, 10), epsilons=(1.0,)),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sfumato.papers import ermis_local
 from sfumato.papers.ermis_claimed import is_claim
 from sfumato.papers.ermis_sharing_printed import OTHER_DATA
 from sfumato.papers.picture import COLOURS, FAINT, INK, Band, Line, Panel, Row, Scale, draw_panels
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 
 _TOP, _BOTTOM = 1.3, 0.8  # what is printed above is of no use: a constant has 1.12
 _OPEN = {"alone, not private": "-", "alone, biases": "--", "alone, constant": ":"}
-_UNITS = {"entry": "-", "user": "--"}  # how their lines are drawn
+_UNITS = {"entry": "-", "user": "--", "value": "-."}  # how their lines are drawn
 
 
 def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
     """Panels by epsilon over sites; where there is one number of sites, one panel over epsilon."""
     lines = [line for line in lines if not any(other in line.name for other in OTHER_DATA)]
-    names = list(dict.fromkeys(line.name for line in lines if line.unit))
+    names = list(dict.fromkeys(line.name for line in lines if line.unit and _shown(line)))
     if len(table.sites) > 1:
         panels = [
             Panel(
@@ -50,7 +51,12 @@ def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
 
 
 def _shown(line: TableLine) -> bool:
-    """Whether a line is drawn: not what is printed without privacy, which would look private."""
+    """Whether a line is drawn: not what is printed without privacy, which would look private.
+
+    Of fits that know the noise on every value the best is enough.
+    """
+    if line.name == ermis_local.NOISY_MEAN or line.name.endswith(f", {ermis_local.GEOMETRIC}"):
+        return False
     return line.epsilon is not None or line.name in _OPEN
 
 
@@ -85,7 +91,10 @@ def _curve(line: TableLine, names: Sequence[str], bands: tuple[Band, ...]) -> Li
         return Line("printed", bands, FAINT, " ", "x")
     if is_claim(line.name):
         return Line("the thesis' algorithm", bands, FAINT, " ", "+")
+    if line.name.endswith(f", {ermis_local.NAIVE}"):
+        return Line(f"LDP, {ermis_local.NAIVE}", bands, FAINT, " ", ".")
     if line.unit is None:
         return Line(line.name, bands, INK, _OPEN[line.name], "")
     colour = COLOURS[names.index(line.name) % len(COLOURS)]
-    return Line(f"{line.unit}: {line.name}", bands, colour, _UNITS[line.unit])
+    name = line.name if ermis_local.is_local(line.name) else f"{line.unit}: {line.name}"
+    return Line(name, bands, colour, _UNITS[line.unit])

@@ -12,13 +12,14 @@ from rich.console import Console
 
 from sfumato.data.datasets import Uclaf
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.papers import ermis_claimed, ermis_data, ermis_planted, ermis_uclaf
+from sfumato.papers import ermis_claimed, ermis_data, ermis_local, ermis_planted, ermis_uclaf
 from sfumato.papers.ermis_audit import LevelAudit
 from sfumato.papers.ermis_claimed import Claim, Site, claim_of
 from sfumato.papers.ermis_planted import LogLikelihoods, log_likelihood, planted
 from sfumato.papers.ermis_uclaf import Models
 from sfumato.papers.runner import Done, Job, Point, summarise
 from sfumato.privacy.caveats import without_warnings
+from sfumato.solvers.behind.fitting import Length
 
 SHAPE = (20, 10, 3)
 FAST = replace(ermis_claimed.UCLAF, passes=3)
@@ -45,6 +46,12 @@ def invented(monkeypatch):
     yield counts
     for kept in (ermis_data.uclaf, ermis_uclaf.split):
         kept.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch):
+    """Fits behind noise with a few sweeps."""
+    monkeypatch.setattr("sfumato.solvers.behind.received.usual_length", lambda *_: Length(15, 1))
 
 
 # -- claims ---------------------------------------------------------------------------------------
@@ -163,6 +170,8 @@ def test_planted_data_have_every_cell_once():
 def tiny(study):
     """One look of a study, on less data."""
     look = replace(study.looks[0], users=tuple(size // 10 for size in study.looks[0].users))
+    if any(map(ermis_local.is_local, look.rows)):
+        look = replace(look, places=look.places[-1:], quoted=())
     return replace(study, looks=(look,), algorithm=replace(study.algorithm, passes=2))
 
 
@@ -179,7 +188,7 @@ def test_every_study_of_planted_data_runs(name, tmp_path):
         console.print(part)
     text = console.file.getvalue()
     assert "…" not in text
-    assert all(row in text for row in (*ermis_planted.LEVELS, *study.looks[0].rows))
+    assert all(row in text for row in (*study.looks[0].levels, *study.looks[0].rows))
     found = summarise(done)
     best = {cell.series: each.mean for cell, each in found.items() if cell.at is None}
     assert best["truth"] > best["constant"]
@@ -200,6 +209,55 @@ def test_an_axis_changes_its_setting():
         changed = study._settings(look, job)
         assert getattr(changed, look.axis) == look.places[0]
     assert isinstance(study, LogLikelihoods)
+
+
+# -- noise on every value -------------------------------------------------------------------------
+
+
+def test_the_printed_law_is_none_at_epsilon_1_and_has_epsilon_the_wrong_way_round():
+    """The ratio of the printed law is epsilon; that which epsilon needs is exp(-epsilon / range)."""
+
+    def law(ratio, most=4000):
+        tau = np.arange(-most, most + 1.0)
+        return tau, (1 - ratio) / (1 + ratio) * ratio ** np.abs(tau)
+
+    def deviation(ratio):
+        tau, probability = law(ratio)
+        assert probability.sum() == pytest.approx(1.0)
+        return np.sqrt(probability @ tau**2)
+
+    assert not law(1.0)[1].any()
+    assert deviation(0.05) < deviation(0.1) < 0.5  # printed: less epsilon, less noise
+    asked = [deviation(np.exp(-epsilon / 4)) for epsilon in (1.0, 0.1, 0.05)]
+    assert asked == pytest.approx([5.64, 56.6, 113.1], rel=1e-2)
+
+
+def test_values_that_leave_have_the_noise_that_epsilon_needs_and_own_ones_have_none():
+    sites = planted(True, (60, 40), 1).sites
+    trains = [site.train for site in sites]
+    asked = ermis_local.Asked(0.5, "event", 7)
+    own = ermis_local.received("LDP2, geometric", trains, 0, asked)
+    everybody = ermis_local.received("LDP1, geometric", trains, 0, asked)
+    clean = own.tensor.coordinates[0] < 60
+    np.testing.assert_array_equal(np.sort(own.tensor.values[clean]), np.sort(trains[0].values))
+    assert own.has_clean
+    assert not everybody.has_clean
+    true = ermis_planted.of_all(trains)
+    noise = everybody.tensor.values - true.values
+    ratio = np.exp(-0.5)
+    assert noise.std() == pytest.approx(np.sqrt(2 * ratio) / (1 - ratio), rel=0.1)
+    assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(noise.size)
+
+
+def test_means_of_counts_are_above_zero_and_rows_say_what_they_are():
+    sites = planted(True, (15, 10), 3).sites
+    for row in ("LDP1, z as clean", "LDP1, geometric"):
+        means = ermis_local.means_of_counts(row, sites, ermis_local.Asked(0.1, "event", 7))
+        assert means.shape == sites[0].test.values.shape
+        assert means.min() >= ermis_local.LEAST_MEAN
+    assert ermis_local.local_of("LDP2, best channel") == ("LDP2", "best channel")
+    assert ermis_local.local_of(ermis_local.NOISY_MEAN).channel == "geometric"
+    assert not ermis_local.is_local("as run: zCDP user")
 
 
 # -- the audit ------------------------------------------------------------------------------------
