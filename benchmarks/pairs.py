@@ -115,17 +115,17 @@ def _error(method: str, train: sf.SparseTensor, test: sf.SparseTensor, **asked: 
 
 
 def measured(
-    draws: int, unit: str, epsilons: tuple[float, ...], rows: list[str], names: list[str]
+    seeds: range, unit: str, epsilons: tuple[float, ...], rows: list[str], names: list[str]
 ) -> Iterator[Cell]:
     for kind in KINDS:
         if names and kind.name not in names:
             continue
-        splits = [invented(kind, seed).split(0.2, seed=seed) for seed in range(draws)]
+        splits = [invented(kind, seed).split(0.2, seed=seed) for seed in seeds]
         for local in [name == "local" for name in rows]:
             for epsilon in epsilons:
                 asked = {"epsilon": epsilon, "unit": unit, "local": "m0" if local else None}
                 found: dict[str, list[float]] = {"auto": [], "bias": []}
-                for seed, (train, test) in enumerate(splits):
+                for seed, (train, test) in zip(seeds, splits, strict=True):
                     for method, errors in found.items():
                         errors.append(_error(method, train, test, seed=seed, **asked))
                 cell = Cell(kind, local, epsilon, found["auto"], found["bias"])
@@ -134,7 +134,7 @@ def measured(
 
 def run(quick: bool) -> list[Figure]:
     warnings.simplefilter("ignore", sf.PrivacyWarning)
-    cells = measured(2 if quick else 10, "entry", EPSILONS[:1] if quick else EPSILONS, ROWS, [])
+    cells = measured(range(2 if quick else 10), "entry", EPSILONS[:1] if quick else EPSILONS, ROWS, [])
     return [cell.figure() for cell in cells]
 
 
@@ -142,13 +142,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first")
     parser.add_argument("--unit", default="entry")
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", sf.PrivacyWarning)
     rows: dict[tuple[str, bool], list[str]] = {}
-    for cell in measured(asked.draws, asked.unit, asked.epsilons, asked.rows, asked.names):
+    seeds = range(asked.first, asked.first + asked.draws)
+    for cell in measured(seeds, asked.unit, asked.epsilons, asked.rows, asked.names):
         row = rows.setdefault((cell.kind.name, cell.local), [])
         row.append(f"{cell.ratio:.4f} ± {cell.error:.4f}")
     header = ("kind", "rows", *(f"epsilon {epsilon:g}" for epsilon in asked.epsilons))

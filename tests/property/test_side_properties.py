@@ -15,6 +15,7 @@ from sfumato.kernels.reference.cells import cross_cells_reference, own_numbers_r
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.ledger import Draw
 from sfumato.sites.several import RelationSites
+from sfumato.solvers.private.pairs.solver import PrivatePairs
 from sfumato.solvers.private.sides.queries import CrossQuery, OwnMomentQuery, OwnSideQuery
 from sfumato.solvers.protocol import Run
 
@@ -177,6 +178,16 @@ def test_own_rows_are_asked_about_once_and_within_bounds(coupling, unit, public)
     names = [name for name in tensors if name not in public]
     about = [charge.label.rpartition(": ")[2] for charge in ready.plan.charges]
     assert about.count("squares of own rows") == len(names)
+
+
+@pytest.mark.parametrize("coupling", ["both shared", "order four"])
+@pytest.mark.parametrize("unit", ["entry", "user"])
+def test_a_relation_with_effects_of_its_owners_stays_within_bounds(coupling, unit):
+    g = np.random.default_rng(sum(map(ord, f"{coupling}{unit}pairs")))
+    tensors = _relations(g, COUPLINGS[coupling], 18)
+    ready = _plan(tensors, unit, "user", ("side",), method="pairs", rank=None)
+    assert isinstance(ready.plan.task.solver.inner, PrivatePairs)
+    assert _check_neighbours(g, tensors, ready, unit, ("side",)) >= 2
 
 
 def _check_neighbours(g, tensors, ready, unit, public):

@@ -18,21 +18,30 @@ from sfumato.solvers.protocol import Run
 ALARM = 1e-6
 
 
+SIZES = {"user": 40, "item": 30, "tag": 20, "part": 4}
+
+
 def noise_of(unit, local, method):
     g = np.random.default_rng(0)
-    modes = {"user": sf.Mode("user", 40), "item": sf.Mode("item", 30), "tag": sf.Mode("tag", 20)}
+    modes = {name: sf.Mode(name, size) for name, size in SIZES.items()}
+    pairs = method == "pairs"  # of three modes, beside a public table
 
-    def table(second):
-        size = modes[second].size
-        cells = np.stack(np.unravel_index(g.choice(40 * size, 400, False), (40, size)))
-        return sf.SparseTensor(cells, g.uniform(-1, 1, 400), (modes["user"], modes[second]), (-1.0, 1.0))
+    def table(*names):
+        sizes = [SIZES[name] for name in names]
+        cells = np.stack(np.unravel_index(g.choice(np.prod(sizes), 400, False), sizes))
+        named = tuple(modes[name] for name in names)
+        return sf.SparseTensor(cells, g.uniform(-1, 1, 400), named, (-1.0, 1.0))
 
-    tensors = {"main": table("item"), "side": table("tag")}
-    relations = {name: sf.Public(entries=400) for name in tensors}
-    public = sf.Public(labels={n: range(m.size) for n, m in modes.items()}, relations=relations)
+    main = table("user", "item", "part") if pairs else table("user", "item")
+    tensors = {"main": main, "side": table("user", "tag")}
+    relations = {name: sf.Public(entries=400) for name in tensors} | ({"side": True} if pairs else {})
+    labels = {mode.name: range(mode.size) for tensor in tensors.values() for mode in tensor.modes}
+    public = sf.Public(labels=labels, relations=relations)
     privacy = sf.Privacy(3.0, 1e-6, unit=unit, local=local, method=method, public=public, seed=0)
-    plan = prepared(tensors, dict.fromkeys(tensors, "cp"), privacy, 8, Run(0, 1), Entropy(0)).plan
+    rank = None if pairs else 8
+    plan = prepared(tensors, dict.fromkeys(tensors, "cp"), privacy, rank, Run(0, 1), Entropy(0)).plan
     solver, facts, site = plan.task.solver, plan.task.facts, RelationSites(list(tensors.values()), 1)
+    site = site.parts[0] if pairs else site
     state, found = solver.init(plan.run, facts), []
     for number, charge in enumerate(plan.charges):
         clipped = solver.ask(state).clipped(site)
@@ -57,11 +66,13 @@ def likely(numbers):
         ("entry", None, "bias"),
         ("entry", "user", "moments"),
         ("user", "user", "moments"),
+        ("entry", "user", "pairs"),
+        ("user", "user", "pairs"),
     ],
 )
 def test_noise_is_what_was_charged(unit, local, method):
     numbers = noise_of(unit, local, method)
-    assert likely(numbers) > ALARM / 5
+    assert likely(numbers) > ALARM / 7
     for wrong in (2 / 3, 3 / 2):
         assert likely(wrong * numbers) < ALARM
     assert abs(stats.kurtosis(numbers)) < 1

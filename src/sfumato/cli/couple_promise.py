@@ -24,6 +24,7 @@ class CoupledMethod(StrEnum):
     auto = "auto"
     langevin = "langevin"
     bias = "bias"
+    pairs = "pairs"
     moments = "moments"
     alternating = "alternating"
     constant = "constant"

@@ -147,7 +147,8 @@ class OfTables:
     "sfumato predict model cells.csv --out predicted.csv --unseen bias",
     "sfumato predict model cells.csv --own my-ratings.csv --own-mode user",
     "sfumato predict coupled cells.csv --relation ratings --reliance",
-    "sfumato predict private cells.csv --relation ratings --own ratings=my.csv --own likes=also.csv",
+    "sfumato predict private cells.csv --relation ratings --own ratings=my.csv likes=also.csv",
+    take_several=("--own", "--own-value"),
 )
 def predict(
     folder: options.ModelFolder,

@@ -35,6 +35,7 @@ from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.coupled import PrivateCoupled
 from sfumato.solvers.private.moments.solver import PrivateMoments
+from sfumato.solvers.private.pairs.solver import PrivatePairs
 from sfumato.solvers.private.sides.queries import prior_with_means
 from sfumato.solvers.private.sides.solver import BesideOthers, LevelFeatures
 from sfumato.solvers.protocol import Info, Run
@@ -46,7 +47,8 @@ LANGEVIN = "langevin"
 # public tables, and without.
 _LOUD, _LOUD_APART = 0.005, 0.03
 _TUCKER_RANK = 4  # where none is given
-_BESIDE = ("bias", "moments", "alternating", "constant")  # methods of one relation beside others
+# Methods of one relation beside others.
+_BESIDE = ("bias", "pairs", "moments", "alternating", "constant")
 
 
 class Structure(NamedTuple):
@@ -221,7 +223,10 @@ def make_coupled_plan(
     if at_once(privacy):
         return _plan_at_once(relations, tables, privacy, run)
     features = [_features(relation.modes, tables, run) for relation in relations]
-    planned = [_planned(relation, privacy) for relation in relations]
+    planned = [
+        _planned(relation, privacy, _Place(number == 0, len(relations) == 1))
+        for number, relation in enumerate(relations)
+    ]
     facts = tuple(each.facts for each in planned)
     for relation, each in zip(relations, facts, strict=True):
         stated += [f"{line} ({relation.name})" for line in public_facts(each.modes, relation.protected)]
@@ -287,6 +292,8 @@ def _better_pure(
     """Whether Laplace noise is the better one for all: nothing can be asked about columns then."""
     if not all(getattr(each.solver, "pure", False) for each in planned):
         return False
+    if any(_releases_pairs(*each) for each in planned):
+        return True
     loud = _LOUD if any(features) else _LOUD_APART
     return budget.pure or max(each.facts.calm(multiplier(budget)) for each in planned) < loud
 
@@ -294,6 +301,13 @@ def _better_pure(
 class _Planned(NamedTuple):
     facts: Facts
     solver: Any
+
+
+class _Place(NamedTuple):
+    """Of a relation among those that are protected."""
+
+    first: bool  # and fitted last: no other relation makes anything of its columns
+    alone: bool
 
 
 def _facts(relation: Relation) -> Facts:
@@ -305,13 +319,19 @@ def _facts(relation: Relation) -> Facts:
     return make_facts(shape, relation.protected, relation.bounds, relation.entries)
 
 
-def _planned(relation: Relation, privacy: Privacy) -> _Planned:
+def _planned(relation: Relation, privacy: Privacy, place: _Place) -> _Planned:
     """A relation's own method, as if it were alone, with noise that adds up over all."""
     facts, own = _facts(relation), replace(privacy, public=relation.protected.public)
     rank = OpenRank(relation.structure.rank)
     solver, facts = chosen_solver(facts, own, privacy.method, rank)
-    if not _serves(solver, facts):
+    if not _serves(solver, facts, place):
         if privacy.method != "auto":
+            if isinstance(solver, PrivatePairs):
+                raise SettingError(
+                    "of several relations, 'pairs' serves the first, where its rows are local; with "
+                    "everything released, one relation beside public tables and with Laplace noise: "
+                    f"leave {setting('method')} out"
+                )
             raise SettingError(
                 f"several relations are fitted by {', '.join(_BESIDE)}, each with Gaussian noise, or by "
                 f"{LANGEVIN}: the method {privacy.method!r} is for one tensor"
@@ -320,13 +340,21 @@ def _planned(relation: Relation, privacy: Privacy) -> _Planned:
     return _Planned(facts, solver)
 
 
-def _serves(solver: Any, facts: Facts) -> bool:
+def _serves(solver: Any, facts: Facts, place: _Place) -> bool:
     from sfumato.solvers.private.alternating.solver import PrivateAlternating
 
+    if isinstance(solver, PrivatePairs):
+        # Sums of pairs that are released have so much less noise where it is Laplace's that tables
+        # rarely make up for it (docs/design.md): they are released by themselves, or not at all.
+        return place.first if facts.local is not None else place.alone and solver.pure
     if isinstance(solver, PrivateBiases | PrivateMoments | PrivateConstant):
         return True
     gaussian = (isinstance(c.mechanism, Gaussian) for c in solver.charges(facts))
     return isinstance(solver, PrivateAlternating) and all(gaussian)
+
+
+def _releases_pairs(facts: Facts, solver: Any) -> bool:
+    return isinstance(solver, PrivatePairs) and facts.local is None
 
 
 def _features(

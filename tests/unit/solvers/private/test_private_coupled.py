@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 import sfumato as sf
 from sfumato.privacy.accounting import epsilon_of
+from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, GaussianEvent
-from sfumato.privacy.ledger import Charge
+from sfumato.privacy.ledger import Charge, Draw
 from sfumato.privacy.mechanisms import Gaussian, Laplace
+from sfumato.sites.memory import Site
+from sfumato.sites.several import RelationSites
 from sfumato.solvers.private.coupled import Drawn, alongside
 
 USERS, ITEMS, TAGS = 300, 60, 20
@@ -100,10 +103,6 @@ def test_what_is_planned_is_what_is_asked():
     plan = model.plan({"ratings": train, "tags": side})
     solver, facts = plan.task.solver, plan.task.facts
     state = solver.init(plan.run, facts)
-    from sfumato.privacy.entropy import Entropy
-    from sfumato.privacy.ledger import Draw
-    from sfumato.sites.several import RelationSites
-
     site = RelationSites([train, side], 1)
     for drawn, charge in zip(solver.draws(facts), plan.charges, strict=True):
         beside = state.solver.charges(facts.parts[drawn.part])
@@ -130,6 +129,79 @@ def test_one_relation_has_the_bits_of_the_single_fit(unit):
     assert np.array_equal(model.biases, alone.model_.biases)
     assert coupled.guarantee_ == alone.guarantee_
     assert coupled.rmse("ratings", test) == alone.rmse(test)
+
+
+# -- effects of pairs ------------------------------------------------------------------------------
+
+
+def visits(seed, *, told=1.0):
+    """Owners at places, who differ there by themselves; a public table tells of the places."""
+    g = np.random.default_rng(seed)
+    sizes = (150, 40, 5)
+    pairs = np.stack([g.integers(0, n, 700) for n in sizes[:2]])
+    cells = np.vstack([np.repeat(pairs, 3, 1), g.integers(0, 5, 2100)])
+    cells = np.unique(cells, axis=1)
+    hidden, taste = g.standard_normal((40, 2)), g.standard_normal((150, 2))
+    effects = g.standard_normal(sizes[:2]) + told * taste @ hidden.T
+    values = 3 + 0.7 * effects[cells[0], cells[1]] + 0.4 * g.standard_normal(cells.shape[1])
+    modes = tuple(sf.Mode(n, s) for n, s in zip(("user", "place", "part"), sizes, strict=True))
+    main = sf.SparseTensor(cells, np.clip(values, 0, 6), modes, (0.0, 6.0))
+    about = hidden @ g.standard_normal((2, 8)) + 0.3 * g.standard_normal((40, 8))
+    every = np.indices(about.shape).reshape(2, -1)
+    return main, sf.SparseTensor(every, about.ravel(), (modes[1], sf.Mode("tag", 8)))
+
+
+def of_visits(main, local, **rest):
+    labels = {"user": range(150), "place": range(40), "part": range(5), "tag": range(8)}
+    said = {"visits": sf.Public(entries=main.n_entries), "tags": True}
+    public = sf.Public(labels=labels, relations=said)
+    return sf.Privacy(10.0, 1e-5, unit="entry", local=local, seed=0, public=public, **rest)
+
+
+def alone(main, local):
+    labels = {mode.name: range(mode.size) for mode in main.modes}
+    public = sf.Public(labels=labels, entries=main.n_entries)
+    return sf.Privacy(10.0, 1e-5, unit="entry", local=local, seed=0, public=public)
+
+
+def test_owners_solve_effects_of_pairs_and_slopes_on_tables_together():
+    main, side = visits(0)
+    train, test = main.split(0.2, seed=0)
+    single = sf.CP(privacy=alone(train, "user")).fit(train)
+    assert single.method_ == "pairs"
+    model = sf.Coupled(privacy=of_visits(train, "user")).fit({"visits": train, "tags": side})
+    only = of_visits(train, "user", method="bias")
+    slopes = sf.Coupled(privacy=only).fit({"visits": train, "tags": side})
+    reached = model.rmse("visits", test)
+    assert reached < 0.97 * min(single.rmse(test), slopes.rmse("visits", test))
+
+
+def test_released_pairs_are_those_of_the_fit_without_tables_and_the_plan_says_so():
+    """The same draws, and with the same noise the same model."""
+    main, side = visits(1)
+    beside = sf.Coupled(privacy=of_visits(main, None)).plan({"visits": main, "tags": side})
+    single = sf.CP(privacy=alone(main, None)).plan(main.modes, bounds=main.bounds)
+    assert any("not asked about" in line for line in beside.task.settings_in_words)
+    assert beside.charges == single.charges
+    made = []
+    for plan in (beside, single):
+        solver, state = plan.task.solver, plan.task.solver.init(plan.run, plan.task.facts)
+        for number, charge in enumerate(plan.charges):
+            answer = solver.ask(state).clipped(Site(main, 1))
+            state, _ = solver.update(state, Draw(charge, Entropy(number)).release(answer))
+        made.append(solver.finish(state).model)
+    assert np.array_equal(made[0].rows, made[1].rows)
+    assert np.any(made[0].rows)
+
+
+def test_pairs_are_for_the_first_relation_and_refused_elsewhere():
+    main, _ = visits(2)
+    both = {"visits": main, "again": main}
+    said = {name: sf.Public(entries=main.n_entries) for name in both}
+    public = sf.Public(labels={mode.name: range(mode.size) for mode in main.modes}, relations=said)
+    own = sf.Privacy(10.0, 1e-5, unit="entry", method="pairs", public=public)
+    with pytest.raises(sf.SettingError, match="'pairs' serves the first"):
+        sf.Coupled(privacy=own).plan(both)
 
 
 # -- what it finds --------------------------------------------------------------------------------

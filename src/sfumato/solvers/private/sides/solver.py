@@ -40,6 +40,7 @@ from sfumato.solvers.private.moments.settings import level_weights
 from sfumato.solvers.private.moments.solver import Groups, asked_groups
 from sfumato.solvers.private.moments.state import State as MomentsState
 from sfumato.solvers.private.moments.state import read_own
+from sfumato.solvers.private.pairs.solver import State as PairsState
 from sfumato.solvers.private.sides.columns import (
     extended,
     extended_prior,
@@ -206,7 +207,10 @@ class BesideOthers:
         return self._own(facts).assumes(facts)
 
     def in_words(self, facts: Facts) -> tuple[str, ...]:
-        return (f"by itself: {self.inner.name}", *self._own(facts).in_words(facts))
+        lines = (f"by itself: {self.inner.name}", *self._own(facts).in_words(facts))
+        if self.features and facts.local is None and not self.steps(facts):
+            lines += ("what tables say is not asked about: noise takes more than they would add",)
+        return lines
 
     def adds_up(self, facts: Facts) -> bool:
         return self._own(facts).adds_up(facts)
@@ -365,10 +369,12 @@ class BesideOthers:
         """
         if state.made is None:
             raise RuntimeError("a fit that is not done has no columns")
+        others = [each.columns for each in self.features if each.mode == mode]
+        if isinstance(state.inner, PairsState):  # its columns are levels, one by one
+            return others
         model, prior = state.made.model, state.made.own_prior
         columns = model.factors[mode] * spreads_of(model, prior, mode)
-        mine = scaled(columns, np.maximum(_counts(state, mode), 1e-6))
-        return [*(each.columns for each in self.features if each.mode == mode), mine]
+        return [*others, scaled(columns, np.maximum(_counts(state, mode), 1e-6))]
 
     # -- the model with its further columns ---------------------------------------------------------
 
@@ -502,9 +508,13 @@ def _beginning(inner: Any) -> tuple[BiasRelease, float]:
             release.own.scatter if inner.known.facts.local is not None else inner.known.facts.scatter
         )
         return release, scatter
+    if isinstance(inner, PairsState):  # own effects are zero where residuals are asked about
+        return _beginning(inner.biases)
     if isinstance(inner, MomentsState | AlternatingState):
         return inner.start, inner.scatter
-    raise SettingError("relations beside others are fitted by 'bias', 'moments' or 'alternating'")
+    raise SettingError(
+        "relations beside others are fitted by 'bias', 'pairs', 'moments' or 'alternating'"
+    )
 
 
 def _counts(state: State, mode: int) -> Array:
