@@ -52,7 +52,7 @@ def draw(path: Path, study: LogLikelihoods, summaries: Mapping[Cell, Summary]) -
 
 
 def _scale() -> Scale:
-    return Scale("log-likelihood lost", 300.0, 1e6)
+    return Scale("log-likelihood lost", 50.0, 1e6)
 
 
 def _panel(study: LogLikelihoods, look: Look, summaries: Mapping[Cell, Summary]) -> Panel:
