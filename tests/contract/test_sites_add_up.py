@@ -267,7 +267,7 @@ def open_fits():
 
 SUMMED = {
     *("Moments", "NormalEquations", "CoreEquations", "Residuals", "ResidualSums"),
-    *("LevelSums", "Sums", "Divergences", "Losses", "float"),
+    *("LevelSums", "Sums", "Divergences", "Losses", "float", "ndarray"),
 }
 
 

@@ -21,6 +21,7 @@ SAME_NAME = {
     "power.py": "the power method as it is carried out and as people call it",
     "protocol.py": "what every model is, and every solver",
     "queries.py": "what the solver of a folder asks",
+    "received.py": "privatised values: their holder, their solver, and what a fit of them promises",
     "records.py": "plain data: how it is marked, and what is found of data and fits",
     "search.py": "searches as they are carried out and as people call them",
     "settings.py": "the settings of a folder's solver, and its draws",
@@ -36,6 +37,10 @@ SAME_NAME = {
 LONG = {
     "data/samples.py": "one reader of streams for each kind of source, with what they share",
     "data/synthetic.py": "one maker of invented data after the other",
+    "estimators/base.py": "what estimators of completion share: settings, fits, predictions, folders",
+    "estimators/coupled.py": "one class: settings, open and private fits, predictions, folders",
+    "papers/ermis_sharing.py": "the rows of three tables of sites, each with its reading of the paper",
+    "solvers/private/sides/solver.py": "one solver, and how it is put beside each method of a relation",
 }
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from sfumato.data.channels import Geometric, Response, probabilities
 from sfumato.data.privatised import Passed, Privatised
@@ -88,6 +87,8 @@ def typical_rate(counts: NoisyCounts, cells: int) -> float:
         return -float(times @ expected_counts(few, rates, 1, with_logs=True)[1])
 
     most = max(float(outputs.max()), float(counts.top[counts.kinds == TABLE].max(initial=0)), 1.0)
+    from scipy.optimize import minimize_scalar  # which takes a while to load
+
     found = minimize_scalar(unlikely, bounds=(np.log(_LEAST_RATE), np.log(2 * most)), method="bounded")
     return float(np.exp(found.x))
 

@@ -131,7 +131,23 @@ def test_help_says_what_is_private_and_ends_with_an_example():
 # -- fitting --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", list(names("coupled")))
+def test_counts_are_sampled(tmp_path):
+    cells = np.indices((6, 5)).reshape(2, -1).T
+    counts = np.random.default_rng(0).poisson(3.0, len(cells))
+    rows = [f"u{u},g{g},{n}" for (u, g), n in zip(cells, counts, strict=True)]
+    (tmp_path / "visits.csv").write_text("\n".join(["user,game,n", *rows]))
+    done = run(
+        *("couple", f"visits={tmp_path / 'visits.csv'}", "--modes", "visits=user,game", "--value", "n"),
+        *("--solver", "gibbs", "--rounds", 8, "--burn-in", 10, "--rank", 2, "--out", tmp_path / "m"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "R-hat" in done.output
+    relations = sf.Relations({"visits": sf.read(tmp_path / "visits.csv", ["user", "game"], "n")})
+    same = sf.Coupled(2, sf.Gibbs(samples=8, burn_in=10)).fit(relations)
+    np.testing.assert_allclose(sf.load(tmp_path / "m").factor("user"), same.factor("user"), rtol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [name for name in names("coupled") if name != "gibbs"])
 def test_couple_saves_the_model_that_the_library_would_fit(files, tmp_path, solver):
     extra = ["--divergence", "0"] if solver == "langevin" else []
     extra += ["--burn-in", "10"] if solver == "langevin" else ["--starts", "2"]
@@ -567,7 +583,7 @@ def test_no_interval_without_a_posterior(files, cells, tmp_path):
     out = tmp_path / "m"
     assert run("couple", *files, *COLUMNS, *QUICK, "--out", out).exit_code == 0
     result = run("predict", out, cells, "--relation", "played", "--interval", "0.9")
-    assert (result.exit_code, "'variational' or 'langevin'" in result.stderr) == (1, True)
+    assert (result.exit_code, "'variational', 'gibbs' or 'langevin'" in result.stderr) == (1, True)
 
 
 def test_models_of_one_table_have_no_relations(files, cells, tmp_path):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.checks import as_path, check_text
+from sfumato.checks import MOST_SIZE, as_path, check_text
 from sfumato.data.channels import Additive, Geometric, Response
 from sfumato.data.io.files import existing_file, file_kind
 from sfumato.data.io.write import cells_table, replacing, write_table
@@ -34,6 +34,7 @@ _KEY = b"sfumato.privatised"
 _ENDING = ".privatised.json"
 _MOST_BYTES = 1 << 20  # of a record
 _MOST_CUTS = 1 << 12
+_MOST_STEPS = 2.0**41  # between bounds
 _CHANNELS = {"response": Response, "geometric": Geometric, "additive": Additive}
 _FIELDS: dict[str, Any] = {
     "format": int,
@@ -193,10 +194,18 @@ def _passed(said: Mapping[str, Any]) -> Passed:
     kind = _CHANNELS.get(channel.pop("kind", ""))
     if kind is None:
         raise ValueError(f"its channel is none of {', '.join(_CHANNELS)}")
-    made: Any = made_of(kind, channel, "the channel")
-    passed = Passed(made, said["bounds"], finite_number(said["step"], "step"), said["answers"])
+    made: Any = made_of(kind, {name: _floats(value) for name, value in channel.items()}, "the channel")
+    step = finite_number(said["step"], "step")
+    passed = Passed(made, _floats(said["bounds"]), step, _floats(said["answers"]))
     check_passed(passed)
     return passed
+
+
+def _floats(value: Any) -> Any:
+    """Whole numbers of JSON, which may have any length, as doubles."""
+    if isinstance(value, list | tuple):
+        return tuple(_floats(each) for each in value)
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def check_passed(passed: Passed) -> None:
@@ -219,5 +228,10 @@ def check_passed(passed: Passed) -> None:
         numbers = [channel.low, channel.scale, *([] if channel.high is None else [channel.high])]
         if not channel.scale > 0 or (channel.high is not None and not channel.low < channel.high):
             raise ValueError("its range or its scale is none")
-    if not np.isfinite(numbers).all():
-        raise ValueError("its numbers are not finite")
+    if isinstance(channel, Geometric) and channel.step != passed.step:
+        raise ValueError("its steps differ")
+    numbers += [passed.step, *(bounds or ())]
+    if not (np.isfinite(numbers).all() and np.abs(numbers).max() <= MOST_SIZE):
+        raise ValueError("its numbers are not finite, or too large")
+    if bounds is not None and (bounds[1] - bounds[0]) / passed.step > _MOST_STEPS:
+        raise ValueError("its step is far too small")

@@ -52,6 +52,7 @@ from sfumato.solvers.coupled.gibbs_queries import (
     Events,
     EventsQuery,
     ExposureQuery,
+    Rates,
     ScaleQuery,
     check_relation,
 )
@@ -155,12 +156,12 @@ class Gibbs:
             return EventsQuery(models, (state.seed, done), (done - self.burn_in) % self.thin == 0)
         return ExposureQuery(models, state.shape.blocks[number])
 
-    def update(self, state: State, statistics: Events | Array) -> tuple[State, Info]:
+    def update(self, state: State, statistics: Rates | Events | Array) -> tuple[State, Info]:
         done, number = self._place(state)
         after = replace(state, round=state.round + 1)
-        if state.round == 0:
+        if isinstance(statistics, Rates):
             for chain in state.chains:
-                self._scale(chain, state.shape, np.asarray(statistics))
+                self._scale(chain, state.shape, statistics.values)
             return after, Info(done)
         if isinstance(statistics, Events):
             return replace(after, events=statistics), self._look(state, statistics, done)

@@ -38,13 +38,21 @@ class Events:
 
 
 @record
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """The rate of every relation; those of several holders do not add up."""
+
+    values: Array
+
+
+@record
 @dataclass(frozen=True)
 class ScaleQuery:
     """Ask for the rate of every relation, if all of its cells had the same one."""
 
-    def answer(self, site: Site | CoupledSite) -> Array:
+    def answer(self, site: Site | CoupledSite) -> Rates:
         entries = coupled_site(site, 1.0, check_relation)
-        return np.array([typical_rate(part.counts, part.cells) for part in entries.parts])
+        return Rates(np.array([typical_rate(part.counts, part.cells) for part in entries.parts]))
 
 
 @record
