@@ -251,12 +251,15 @@ class TensorEstimator(Parametrised, ABC):
         if self.engine is not None:
             self.engine.check_solver(plan.solver)
         source = source.checked(self.duplicates, plan.shape.dtype)
+        received = source.received if isinstance(source, ReceivedSource) else None
+        promise = (
+            None if received is None else promised(received, plan.shape)
+        )  # before the work
         with source.engine(self.engine, source.cut_by, self._threads) as engine:
             result = carry_out(plan, engine, self.progress)
             self.scatter_: float | None = _scatter(result, engine)
         self._keep(result.model, result.history, source)
-        received = source.received if isinstance(source, ReceivedSource) else None
-        self.guarantee_: Guarantee | None = None if received is None else promised(received, plan.shape)
+        self.guarantee_: Guarantee | None = promise
         self.beside_raw_ = received is not None and received.has_clean
         self.refit_ = None
         self.local_: int | None = None

@@ -70,11 +70,11 @@ def _spent(received: Privatised, each: Sequence[Guarantee]) -> tuple[float, floa
 
 def _unit_keys(received: Privatised, promise: Guarantee) -> Any:
     tensor = received.tensor
-    for mode, name in enumerate(tensor.mode_names):
-        if promise.cap is not None and promise.unit.endswith(f"of one {name}"):
-            return tensor.coordinates[mode].astype(np.int64)
-        if promise.cap is not None and promise.unit.startswith(f"all entries of one {name},"):
-            return tensor.coordinates[mode].astype(np.int64)
+    if promise.cap is not None:
+        for mode, name in enumerate(tensor.mode_names):
+            if promise.unit.endswith(f"of one {name}") or f"of one {name}," in promise.unit:
+                return tensor.coordinates[mode].astype(np.int64)
+        return np.zeros(tensor.n_entries, np.int64)  # of which mode is not known: all may be one unit's
     return np.unique(tensor.coordinates, axis=1, return_inverse=True)[1].reshape(-1)
 
 

@@ -93,6 +93,11 @@ def test_several_owners_promise_the_most_that_one_unit_is_told_by():
     capped = [sf.privatise(each, 1.0, unit="user", max_entries=9) for each in (one, other, one)]
     assert fitted(sf.together(*capped[:2])).guarantee_.epsilon == pytest.approx(1.0, rel=1e-3)
     assert fitted(sf.together(*capped)).guarantee_.epsilon == pytest.approx(2.0, rel=1e-3)
+    renamed = sf.together(*capped[:2])
+    modes = (sf.Mode("person", USERS), renamed.modes[1])
+    tensor = sf.SparseTensor(renamed.tensor.coordinates, renamed.tensor.values, modes)
+    unknown = sf.Privatised(tensor, renamed.passed, renamed.which, renamed.promises)
+    assert fitted(unknown).guarantee_.epsilon == pytest.approx(2.0, rel=1e-3)
     with pytest.raises(SettingError, match="different units"):
         fitted(sf.together(sf.privatise(one, 1.0), capped[1]))
 
