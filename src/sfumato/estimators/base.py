@@ -252,9 +252,7 @@ class TensorEstimator(Parametrised, ABC):
             self.engine.check_solver(plan.solver)
         source = source.checked(self.duplicates, plan.shape.dtype)
         received = source.received if isinstance(source, ReceivedSource) else None
-        promise = (
-            None if received is None else promised(received, plan.shape)
-        )  # before the work
+        promise = None if received is None else promised(received, plan.shape)  # before the work
         with source.engine(self.engine, source.cut_by, self._threads) as engine:
             result = carry_out(plan, engine, self.progress)
             self.scatter_: float | None = _scatter(result, engine)
