@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sfumato.checks import MOST_SIZE, as_path, check_text
+from sfumato.checks import LEAST_SIZE, MOST_SIZE, as_path, check_text
 from sfumato.data.channels import Additive, Geometric, Response
 from sfumato.data.io.files import existing_file, file_kind
 from sfumato.data.io.write import cells_table, replacing, write_table
@@ -34,7 +34,8 @@ _KEY = b"sfumato.privatised"
 _ENDING = ".privatised.json"
 _MOST_BYTES = 1 << 20  # of a record
 _MOST_CUTS = 1 << 12
-_MOST_STEPS = 2.0**41  # between bounds
+_MOST_STEPS = 2.0**41  # between bounds, from zero, and of noise
+_LEAST_SCALE, _LEAST_EPSILON = 1e-9, 1e-9
 _CHANNELS = {"response": Response, "geometric": Geometric, "additive": Additive}
 _FIELDS: dict[str, Any] = {
     "format": int,
@@ -210,28 +211,44 @@ def _floats(value: Any) -> Any:
 
 def check_passed(passed: Passed) -> None:
     """That a record from outside describes a channel that there can be."""
-    channel, bounds = passed.channel, passed.bounds
-    if not passed.step > 0:
-        raise ValueError("a step is above zero")
+    channel, bounds, step = passed.channel, passed.bounds, passed.step
+    if not LEAST_SIZE <= step <= MOST_SIZE:
+        raise ValueError("a step is a number above zero")
     if bounds is None and not isinstance(channel, Geometric):
         raise ValueError("its bounds are missing")
-    if bounds is not None and not (np.isfinite(bounds).all() and bounds[0] < bounds[1]):
+    if bounds is not None and not bounds[0] < bounds[1]:
         raise ValueError("its bounds are not two numbers, the lower one first")
+    if bounds is not None and step > 1.000001 * (bounds[1] - bounds[0]):
+        raise ValueError("its step is larger than its range")
     if isinstance(channel, Response):
-        cuts = np.array(channel.cuts)
-        if channel.others or not 1 <= len(cuts) < _MOST_CUTS or not (np.diff(cuts) > 0).all():
-            raise ValueError("its cuts are not some numbers in order")
-        if not channel.epsilon > 0 or len(passed.answers) != channel.categories:
-            raise ValueError("its answers are not those of its channel")
-        numbers = [*channel.cuts, *passed.answers]
+        numbers = _numbers_of_response(channel, passed.answers)
     else:
-        numbers = [channel.low, channel.scale, *([] if channel.high is None else [channel.high])]
-        if not channel.scale > 0 or (channel.high is not None and not channel.low < channel.high):
-            raise ValueError("its range or its scale is none")
-    if isinstance(channel, Geometric) and channel.step != passed.step:
+        numbers = _numbers_of_noise(channel, bounds)
+    if isinstance(channel, Geometric) and channel.step != step:
         raise ValueError("its steps differ")
-    numbers += [passed.step, *(bounds or ())]
-    if not (np.isfinite(numbers).all() and np.abs(numbers).max() <= MOST_SIZE):
-        raise ValueError("its numbers are not finite, or too large")
-    if bounds is not None and (bounds[1] - bounds[0]) / passed.step > _MOST_STEPS:
-        raise ValueError("its step is far too small")
+    steps = np.abs([*numbers, *(bounds or ())]) / step
+    if not (np.isfinite(steps).all() and steps.max() <= _MOST_STEPS):
+        raise ValueError("its numbers are not finite, or too large for its step")
+
+
+def _numbers_of_response(channel: Response, answers: tuple[float, ...]) -> list[float]:
+    cuts = np.array(channel.cuts)
+    if channel.others or not 1 <= len(cuts) < _MOST_CUTS or not (np.diff(cuts) > 0).all():
+        raise ValueError("its cuts are not some numbers in order")
+    if not channel.epsilon >= _LEAST_EPSILON or len(answers) != channel.categories:
+        raise ValueError("its answers are not those of its channel")
+    return [*channel.cuts, *answers]
+
+
+def _numbers_of_noise(channel: Geometric | Additive, bounds: tuple[float, float] | None) -> list[float]:
+    high = [] if channel.high is None else [channel.high]
+    if (channel.low, *high) != (bounds or (channel.low,)):
+        raise ValueError("its range is not that of its bounds")
+    steps = channel.scale if isinstance(channel, Geometric) else channel.scale / (high[0] - channel.low)
+    if not _LEAST_SCALE <= steps <= _MOST_STEPS:
+        raise ValueError("its scale is none of a noise that can be seen behind")
+    if isinstance(channel, Additive) and channel.clamp is not None:
+        if not channel.clamp[0] <= channel.low < channel.high <= channel.clamp[1]:
+            raise ValueError("its clamp is not around its range")
+        return [channel.low, *high, *channel.clamp]
+    return [channel.low, *high]

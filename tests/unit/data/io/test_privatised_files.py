@@ -103,3 +103,19 @@ def test_damaged_records_are_used_or_refused(tmp_path_factory, data):
         return
     terms = evidence.terms(3, np.full(read.n_entries, evidence.centre))
     assert all(np.isfinite(part).all() for part in terms)
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [("high", 2.0**64), ("scale", 1.8e16), ("scale", 1e-12), ("low", -3.0), ("step", 4e9)],
+)
+def test_a_channel_that_cannot_be_is_refused(field, number, tmp_path):
+    path = tmp_path / "noisy.csv"
+    sf.write_privatised(MADE["geometric"], path)
+    record = json.loads(record_beside(path).read_text())
+    record["channel"][field] = number
+    if field == "step":
+        record["step"] = number
+    record_beside(path).write_text(json.dumps(record))
+    with pytest.raises(DataError, match="damaged"):
+        sf.read_privatised(path)
