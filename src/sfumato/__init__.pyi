@@ -40,6 +40,8 @@ from sfumato.estimators.completion import Biases as Biases
 from sfumato.estimators.completion import Tucker as Tucker
 from sfumato.estimators.coupled import Coupled as Coupled
 from sfumato.estimators.loading import load as load
+from sfumato.estimators.network import PrivateClassifier as PrivateClassifier
+from sfumato.estimators.network import PrivateRegressor as PrivateRegressor
 from sfumato.estimators.power import PowerMethod as PowerMethod
 from sfumato.estimators.refitting import refit as refit
 from sfumato.estimators.search import PrivateSearch as PrivateSearch

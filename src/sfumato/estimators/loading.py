@@ -10,11 +10,12 @@ from sfumato.checks import as_path, check_choice
 from sfumato.estimators.base import NOT_SAVED, TensorEstimator
 from sfumato.estimators.completion import CP, Biases, Tucker
 from sfumato.estimators.coupled import Coupled
+from sfumato.estimators.network import PrivateNetwork
 from sfumato.estimators.power import PowerMethod
 from sfumato.estimators.predicting import UNSEEN
 from sfumato.solvers.protocol import Info
 from sfumato.solvers.registry import solver_class
-from sfumato.store import COMPONENTS, COUPLED, PRIVATE_COUPLED, kind_of, load_model
+from sfumato.store import COMPONENTS, COUPLED, NETWORK, PRIVATE_COUPLED, kind_of, load_model
 from sfumato.store.reading import damage
 from sfumato.typed import finite_number, made_of, whole_number
 
@@ -27,6 +28,8 @@ def load(folder: str | PathLike[str]) -> Any:
     kind = kind_of(folder)
     if kind == COMPONENTS:
         return PowerMethod.load(folder)
+    if kind == NETWORK:
+        return PrivateNetwork.load(folder)
     if kind == COUPLED:
         return Coupled.load(folder)
     if kind == PRIVATE_COUPLED:

@@ -18,6 +18,15 @@ MOST_SUM = 2**61  # steps: 2^31 contributions, as many as a tensor has entries
 MOST_NUMBERS = 2**32  # in what one unit adds
 BELOW_ONE = 1 - 2.0**-20  # lengths of so many numbers are rounded by less: stay below the bound
 
+INPUT_STEP, ERROR_STEP = (
+    2.0**-14,
+    2.0**-22,
+)  # of networks: what goes into layers, and errors over the clip
+MOST_INPUT = (
+    2.0**23
+)  # steps that go into a layer: single precision has all whole numbers up to twice that
+MOST_CHUNK = 2**16  # examples whose products are added up in double precision
+
 
 def grid(bound: float) -> float:
     """The power of two that contributions of this size are cut to multiples of."""

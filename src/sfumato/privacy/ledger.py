@@ -71,6 +71,17 @@ class Draw:
         noisy: Noisy = self.mechanism.release(clipped, self._entropy)
         return replace(noisy, public=clipped.public)
 
+    def sampled(self, units: int, clipped: Callable[[Array, np.random.Generator], Clipped]) -> Noisy:
+        """What a random batch of units adds up to, with noise; who is in it stays secret.
+
+        So do the random numbers that come with it, for what else an example's part depends on.
+        """
+        self._use()
+        batch: Array = self.mechanism.batch(units, self._entropy)
+        sums = clipped(batch, self._entropy.generator())
+        noisy: Noisy = self.mechanism.release(sums, self._entropy)
+        return noisy
+
     def shares(self, parts: Sequence[Clipped], trust: Trust) -> NoisyShare:
         """Statistics of some sites added up, each with the noise that a site draws under this trust."""
         if not all(isinstance(part, Clipped) for part in parts):

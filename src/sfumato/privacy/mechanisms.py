@@ -440,6 +440,39 @@ class PoissonGaussian(Scaled):
 
 @record
 @dataclass(frozen=True)
+class SampledGaussian(Scaled):
+    """Gaussian noise on the sum over a random batch, which every unit is in with ``rate``.
+
+    Which units are in the batch is drawn here and stays secret. Proof: ``proofs/networks.md``.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rate <= 1:
+            raise SettingError(f"a sampling rate lies above 0 and at most at 1, got {self.rate}")
+
+    @property
+    def event(self) -> Event:
+        if self.rate == 1:
+            return GaussianEvent(self.noise_multiplier)
+        return SampledGaussianEvent(self.noise_multiplier, self.rate, False)
+
+    def batch(self, units: int, entropy: Entropy) -> Array:
+        """The units that take part, by number: each with the rate, or less by 2^-63."""
+        if self.rate == 1:
+            return np.arange(units)
+        words = entropy.generator().integers(0, 1 << 63, units, np.uint64)
+        return np.flatnonzero(words < np.uint64(int(self.rate * (1 << 63))))
+
+    def release(self, clipped: Clipped, entropy: Entropy) -> Noisy:
+        """The sum over a batch with its noise."""
+        return Gaussian(self.noise_multiplier).release(clipped, entropy)
+
+
+@record
+@dataclass(frozen=True)
 class PurePass:
     """A pass of a compiled kernel in which each unit is touched once, at ``epsilon``."""
 

@@ -28,6 +28,7 @@ from sfumato.store.models import (
     save_release,
 )
 from sfumato.store.names import JSON, OWNER, RELEASE, is_model
+from sfumato.store.network import NETWORK, StoredNetwork, load_network, save_network
 from sfumato.store.replacing import check_destination, replacing_folder
 from sfumato.store.several import (
     PRIVATE_COUPLED,
@@ -43,12 +44,14 @@ __all__ = [
     "COMPONENTS",
     "COUPLED",
     "FORMAT",
+    "NETWORK",
     "OWNER",
     "PRIVATE_COUPLED",
     "RELEASE",
     "StoredComponents",
     "StoredCoupled",
     "StoredModel",
+    "StoredNetwork",
     "StoredSeveral",
     "check_destination",
     "coupled_release_files",
@@ -59,6 +62,7 @@ __all__ = [
     "load_components",
     "load_coupled",
     "load_model",
+    "load_network",
     "load_private_coupled",
     "new_key",
     "release_files",
@@ -67,6 +71,7 @@ __all__ = [
     "save_coupled",
     "save_coupled_release",
     "save_model",
+    "save_network",
     "save_own",
     "save_private",
     "save_private_coupled",
@@ -91,6 +96,8 @@ def guarantee_of(folder: str | os.PathLike[str]) -> Guarantee | None:
     kind = kind_of(folder)
     if kind == COMPONENTS:
         return load_components(folder).guarantee
+    if kind == NETWORK:
+        return load_network(folder).guarantee
     if kind == COUPLED:
         load_coupled(folder)  # or damage would go unnoticed
         return None

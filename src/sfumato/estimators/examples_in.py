@@ -1,0 +1,219 @@
+"""Examples as people have them: arrays, tables and pictures, and what they say is public of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.checks import as_pair, check_count, shown
+from sfumato.errors import DataError, SettingError
+from sfumato.fit.request import Privacy
+from sfumato.models.features import Column, Columns, Pictures
+from sfumato.privacy.clipping import check_range
+from sfumato.privacy.units import Sample, Unit
+from sfumato.surface import either
+from sfumato.types import Array
+
+_LARGE = 16  # pixels of a side from which on there are two scales
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Examples by column, or as pictures; ``owners`` numbers whose they are."""
+
+    count: int
+    width: int
+    columns: Sequence[Array] | Array
+    names: tuple[str, ...] | None = None
+    picture: tuple[int, int] | None = None
+    owners: NDArray[np.int64] | None = None
+
+
+def as_table(
+    X: Any, groups: Any, picture: tuple[int, int] | None, wanted: Sequence[str] | None = None
+) -> Table:
+    """Examples of any kind; nothing is said of their values. ``wanted`` columns alone, in this order."""
+    by_name = _by_name(X)
+    if by_name is not None:
+        return _named(by_name, groups, picture, wanted)
+    values = _array(X)
+    owners = None if groups is None or isinstance(groups, str) else _numbered(groups, len(values))
+    if values.ndim == 3 or picture is not None:
+        return _pictures(values, picture, owners)
+    if values.ndim != 2:
+        raise DataError(
+            f"X has a row for each example and a column for each feature, got shape {values.shape}"
+        )
+    return Table(len(values), values.shape[1], list(values.T), owners=owners)
+
+
+def _by_name(X: Any) -> dict[str, Array] | None:
+    """The columns of a table; None where it is none."""
+    try:
+        frame = nw.from_native(X, eager_only=True)
+    except TypeError:
+        return None
+    return {str(name): frame[name].to_numpy() for name in frame.columns}
+
+
+def _array(X: Any) -> Array:
+    try:
+        values = np.asarray(X)
+    except ValueError as error:
+        raise DataError(f"X is an array or a table, got {shown(X)}") from error
+    if values.dtype.kind == "c":
+        raise DataError("Complex data not supported: X is made of real numbers or of categories")
+    return values
+
+
+def _named(
+    by_name: dict[str, Array],
+    groups: Any,
+    picture: tuple[int, int] | None,
+    wanted: Sequence[str] | None,
+) -> Table:
+    count = len(next(iter(by_name.values()))) if by_name else 0
+    owners = None
+    if isinstance(groups, str):
+        if groups not in by_name:
+            raise DataError(f"there is no column {groups!r} that says whose examples are")
+        owners = _numbered(by_name.pop(groups), count)
+    elif groups is not None:
+        owners = _numbered(groups, count)
+    if wanted is not None and set(wanted) <= set(by_name):
+        by_name = {name: by_name[name] for name in wanted}
+    elif wanted is not None and not _placed(wanted):
+        raise DataError(f"there are no columns {', '.join(sorted(set(wanted) - set(by_name)))}")
+    if picture is not None:
+        return _pictures(np.stack(list(by_name.values()), 1), picture, owners)
+    return Table(count, len(by_name), list(by_name.values()), tuple(by_name), owners=owners)
+
+
+def _placed(names: Sequence[str]) -> bool:
+    """Whether columns were named by their place, for want of names."""
+    return list(names) == [str(place) for place in range(len(names))]
+
+
+def _pictures(values: Array, picture: tuple[int, int] | None, owners: Any) -> Table:
+    height, width = values.shape[1:] if values.ndim == 3 else (picture or (0, 0))
+    pixels = int(np.prod(values.shape[1:]))
+    if values.ndim not in (2, 3) or pixels != height * width:
+        raise DataError(f"pictures of {height} x {width} do not fit X of shape {values.shape}")
+    if picture is not None and (height, width) != tuple(picture):
+        raise DataError(f"pictures are {height} x {width}, and should be {picture[0]} x {picture[1]}")
+    return Table(len(values), height * width, values, picture=(int(height), int(width)), owners=owners)
+
+
+def _numbered(groups: Any, count: int) -> NDArray[np.int64]:
+    whose = np.asarray(groups)
+    if whose.shape != (count,):
+        raise DataError(f"there are {count} examples, and groups of shape {whose.shape}")
+    labels = whose.astype(str) if whose.dtype == object else whose
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+# -- what is public -------------------------------------------------------------------------------
+
+
+def number_of(privacy: Privacy, unit: Sample | Unit) -> int:
+    """About how many units there are, which has to be public."""
+    owners = isinstance(unit, Unit)
+    count = privacy.public.units if owners else privacy.public.entries
+    if count is None:
+        what = f"different {unit.mode}s" if isinstance(unit, Unit) else "examples"
+        field = "units" if owners else "entries"
+        how = either(f"public=sfumato.Public({field}=...)", f"--public-{field} N")
+        raise SettingError(f"say about how many {what} there are, which is then public: {how}")
+    return int(count)
+
+
+def columns_of(bounds: Any, width: int | None, names: Sequence[str] | None, *, hidden: bool) -> Columns:
+    """Columns with what is public of each."""
+    if not isinstance(bounds, Mapping):
+        pair = as_pair("bounds", bounds, "two numbers, or by column two numbers or a list of categories")
+        check_range(*pair)
+        if width is None:
+            raise SettingError("say how many columns there are: features=...")
+        check_count(features=width)
+        called = names or [str(place) for place in range(width)]
+        return Columns(tuple(Column(name, pair) for name in called), hidden)
+    said = {str(name): _column(str(name), value) for name, value in bounds.items()}
+    called = list(said) if names is None else list(names)
+    if width is not None and names is None and width != len(said):
+        raise SettingError(f"bounds are of {len(said)} columns, and X has {width}")
+    if missing := [name for name in called if name not in said]:
+        raise SettingError(
+            f"say what is public of the columns {', '.join(missing)}: two bounds or a list of "
+            "categories of each; or leave them out of X"
+        )
+    if absent := [name for name in said if name not in called]:
+        raise SettingError(f"X has no columns {', '.join(absent)}, which bounds are given of")
+    return Columns(tuple(said[name] for name in called), hidden)
+
+
+def _column(name: str, said: Any) -> Column:
+    if isinstance(said, tuple) and len(said) == 2 and not any(isinstance(each, str) for each in said):
+        pair = as_pair(f"bounds of {name}", said)
+        check_range(*pair)
+        return Column(name, pair)
+    return Column(name, None, categories_of(f"categories of {name}", said))
+
+
+def categories_of(what: str, listed: Any) -> tuple[str | int, ...]:
+    """Categories as words or whole numbers, each once."""
+    try:
+        plain = np.asarray(list(listed), object).tolist()
+    except TypeError as error:
+        raise SettingError(f"{what} are a list, got {shown(listed)}") from error
+    made = [
+        int(each) if isinstance(each, float | np.generic) and float(each).is_integer() else each
+        for each in (e.item() if isinstance(e, np.generic) else e for e in plain)
+    ]
+    made = [int(each) if isinstance(each, bool) else each for each in made]
+    if not made or not all(isinstance(each, str | int) for each in made) or len(set(made)) < len(made):
+        raise SettingError(f"{what} are words or whole numbers, each once, got {shown(listed)}")
+    return tuple(made)
+
+
+def pictures_of(picture: Any, bounds: Any) -> Pictures:
+    """Pictures of a size, with public bounds of their pixels."""
+    try:
+        height, width = picture
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"pictures are (height, width), got {shown(picture)}") from error
+    check_count(4, 1024, height=height, width=width)
+    low, high = as_pair("bounds", bounds)
+    check_range(low, high)
+    scales = 2 if min(height, width) >= _LARGE else 1
+    return Pictures(int(height), int(width), low, high, scales)
+
+
+# -- without privacy ------------------------------------------------------------------------------
+
+
+def open_classes(y: Any) -> list[Any]:
+    """The classes in the data, where nobody has to be protected."""
+    labels = np.asarray(y).reshape(-1)
+    return list(np.unique(labels.astype(str) if labels.dtype == object else labels).tolist())
+
+
+def open_bounds(table: Table) -> Any:
+    """The bounds of the data, where nobody has to be protected."""
+    if table.picture is not None:
+        whole = np.asarray(table.columns)
+        return float(whole.min()), float(whole.max())
+    names = table.names or [str(place) for place in range(table.width)]
+    return {name: _open_column(values) for name, values in zip(names, table.columns, strict=True)}
+
+
+def _open_column(values: Array) -> Any:
+    kinds = np.asarray(values).dtype.kind
+    if kinds in "OUS":
+        return sorted({str(each) for each in values.tolist()})
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return (low, high if high > low else low + 1.0)

@@ -1,0 +1,654 @@
+"""``sf.PrivateClassifier``, ``sf.PrivateRegressor``: networks whose training protects every example."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.checks import (
+    as_pair,
+    check_choice,
+    check_count,
+    check_kind,
+    check_progress,
+    check_seed,
+    given,
+)
+from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.estimators.examples_in import (
+    Table,
+    as_table,
+    categories_of,
+    columns_of,
+    number_of,
+    open_bounds,
+    open_classes,
+    pictures_of,
+)
+from sfumato.estimators.parameters import Parametrised
+from sfumato.fit.choose import open_ledger
+from sfumato.fit.loop import Progress
+from sfumato.fit.network import Learning, Learnt, learn_openly, learn_privately
+from sfumato.fit.plan import PrivatePlan
+from sfumato.fit.request import Privacy
+from sfumato.kernels.jax import check_installed
+from sfumato.models.features import Columns, Pictures
+from sfumato.models.network import Activation, Architecture, Loss, Network
+from sfumato.privacy.budgets import Budget
+from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.units import Sample, Unit
+from sfumato.sites.examples import Examples
+from sfumato.solvers.network.settings import Training, usual_training
+from sfumato.solvers.protocol import Run
+from sfumato.store.network import StoredNetwork, load_network, save_network, save_network_release
+from sfumato.store.reading import damage
+from sfumato.surface import setting
+from sfumato.typed import made_of
+from sfumato.types import Array
+
+_OPEN_BUDGET = Budget(1e3, 1e-5)  # settings of a fit without privacy are those of a huge budget
+_NOT_SAVED = ("privacy", "progress", "training", "bounds", "classes", "target_bounds")
+
+
+class PrivateNetwork(Parametrised):
+    """What classifiers and regressors share."""
+
+    loss: ClassVar[Loss]
+    hidden: Sequence[int]
+    privacy: Privacy | None
+    bounds: Any
+    pictures: tuple[int, int] | None
+    activation: Activation
+    dropout: float
+    prior_scale: float | None
+    steps: int | None
+    training: Training | None
+    seed: int
+    progress: Progress | None
+
+    # -- what will be done ------------------------------------------------------------------------
+
+    def plan(self, examples: int, features: int | None = None) -> PrivatePlan[Learning]:
+        """What ``fit`` will do to about so many examples (or owners of some); needs no data.
+
+        ``features`` is their number, where neither ``bounds`` nor ``pictures`` says it.
+        """
+        shown: Columns | Pictures
+        if self.pictures is not None:
+            shown = pictures_of(self.pictures, self.bounds)
+        else:
+            shown = columns_of(self.bounds, features, None, hidden=bool(self.hidden))
+        return self._plan(shown, replace(self._asked(), public=self._said_public(examples)))
+
+    def _said_public(self, examples: int) -> Any:
+        check_count(examples=examples)
+        return replace(self._asked().public, entries=examples, units=examples)
+
+    def _asked(self) -> Privacy:
+        if not isinstance(self.privacy, Privacy):
+            raise SettingError("there is no plan without privacy=Privacy(...)")
+        return self.privacy
+
+    def _plan(self, features: Columns | Pictures, privacy: Privacy) -> PrivatePlan[Learning]:
+        unit = self._unit(privacy)
+        count = number_of(privacy, unit)
+        architecture = self._architecture(features)
+        training = self._training(architecture, count, privacy.budget)
+        what = "examples" if isinstance(unit, Sample) else f"different {unit.mode}s"
+        assumed = (
+            f"that there are about {count:,} {what} is public",
+            "columns, their bounds and what is predicted of are public",
+        )
+        task = Learning(architecture, training, unit, count, assumptions=assumed)
+        plan = PrivatePlan(task, privacy.budget, Run(int(self.seed)))
+        warn_of(plan.caveats)
+        return plan.calibrated()
+
+    def _unit(self, privacy: Privacy) -> Sample | Unit:
+        privacy.check_one_owner("a network")
+        if privacy.method != "auto" or privacy.noise != "auto" or privacy.analysis != "proven":
+            raise SettingError(
+                "a network has one private method: leave method, noise and analysis out (what paper E "
+                "prints is in `sfumato reproduce ermis --table 8.1`)"
+            )
+        unit = privacy.unit
+        if isinstance(unit, str):
+            unit = Sample() if unit in ("example", "sample") else Unit(unit)
+        if isinstance(unit, Sample) and unit.norm is None:
+            return unit
+        if isinstance(unit, Unit):
+            return unit
+        raise SettingError(
+            f"a network protects one example, {setting('unit', 'example')}, or all examples of one "
+            "owner: the name of the column that says whose they are, such as patient"
+        )
+
+    def _training(self, architecture: Architecture, count: int, budget: Any) -> Training:
+        if self.training is not None:
+            check_kind(Training, "a Training", training=self.training)
+            self.training.check()
+            return self.training
+        usual = usual_training(
+            architecture,
+            count,
+            budget,
+            steps=self.steps,
+            dropout=float(self.dropout),
+            prior_scale=self.prior_scale,
+        )
+        usual.check()
+        return usual
+
+    def _architecture(self, features: Columns | Pictures) -> Architecture:
+        hidden = tuple(int(size) for size in self.hidden)
+        return Architecture(features.size, self._outputs, hidden, self.activation, self.loss)
+
+    @property
+    def _outputs(self) -> int:
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        check_installed()
+        check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
+        if isinstance(self.hidden, str | bytes | int) or not isinstance(self.hidden, Sequence):
+            raise SettingError(
+                f"hidden is the sizes of the hidden layers, such as (64,), got {self.hidden!r}"
+            )
+        for size in self.hidden:
+            check_count(hidden=size)
+        check_choice(("relu", "tanh"), activation=self.activation)
+        check_seed(seed=self.seed)
+        check_count(**given(steps=self.steps))
+        check_progress(self.progress)
+
+    # -- what is shown ----------------------------------------------------------------------------
+
+    def _features(self, table: Table) -> Columns | Pictures:
+        """How examples are shown to the network; with privacy, from public numbers alone."""
+        bounds = self.bounds
+        if bounds is None:
+            if self.privacy is not None:
+                raise SettingError(
+                    "say between which public bounds columns lie: bounds=(low, high) for all, or by "
+                    "name bounds={'age': (0, 120), 'sex': ['f', 'm']}"
+                )
+            bounds = open_bounds(table)
+        if table.picture is not None:
+            return pictures_of(table.picture, bounds)
+        return columns_of(bounds, table.width, table.names, hidden=bool(self.hidden))
+
+    # -- fitting ----------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on examples; ``X`` is an array or a table, or pictures (n x height x width).
+
+        ``groups`` says whose each example is, where all examples of one owner are protected together;
+        of a table it may be the name of a column, which is not learnt from.
+        """
+        begin = time.perf_counter()
+        self._check()
+        if self.privacy is not None and groups is None and isinstance(self._unit(self.privacy), Unit):
+            groups = self._unit(self.privacy).mode  # type: ignore[union-attr]
+        table = as_table(X, groups, self.pictures)
+        self._begin(y)
+        features = self._features(table)
+        targets, known = self._targets(y, table.count)
+        if self.privacy is None:
+            learnt = self._fit_openly(features, table, targets, known)
+        else:
+            learnt = self._fit_privately(features, table, targets, known, self.privacy)
+        self._keep(features, learnt)
+        self.n_features_in_ = table.width
+        if table.names is not None:
+            self.feature_names_in_ = np.array(table.names, object)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def _begin(self, y: Any) -> None:
+        """Settle what may be learnt from the data without privacy, and may not with it."""
+        raise NotImplementedError
+
+    def _targets(self, y: Any, count: int) -> tuple[Array, NDArray[np.bool_]]:
+        """What is to be predicted, and of which examples it is known."""
+        raise NotImplementedError
+
+    def _examples(
+        self,
+        features: Columns | Pictures,
+        table: Table,
+        targets: Array,
+        known: NDArray[np.bool_],
+        owners: bool,
+    ) -> Examples:
+        rows = features.rows(table.columns)
+        whose = table.owners if owners else None
+        if not known.all():  # they are left out, and nothing is said of it
+            rows, targets = rows[known], targets[known]
+            whose = None if whose is None else np.unique(whose[known], return_inverse=True)[1]
+        return Examples(rows, targets, whose)
+
+    def _fit_openly(
+        self, features: Columns | Pictures, table: Table, targets: Array, known: NDArray[np.bool_]
+    ) -> Learnt:
+        examples = self._examples(features, table, targets, known, owners=False)
+        architecture = self._architecture(features)
+        self.training_ = self._training(architecture, max(examples.units, 1), _OPEN_BUDGET)
+        self.guarantee_, self._noise, self._units = None, 0.0, examples.units
+        return learn_openly(
+            architecture, self.training_, features, examples, int(self.seed), self.progress
+        )
+
+    def _fit_privately(
+        self,
+        features: Columns | Pictures,
+        table: Table,
+        targets: Array,
+        known: NDArray[np.bool_],
+        privacy: Privacy,
+    ) -> Learnt:
+        plan = self._plan(features, privacy)
+        unit = plan.task.unit
+        if isinstance(unit, Unit) and table.owners is None:
+            raise DataError(
+                f"say whose each example is: groups=..., or a column {unit.mode!r} of the table"
+            )
+        ledger, entropy = open_ledger(privacy, unit), privacy.entropy()
+        examples = self._examples(features, table, targets, known, owners=isinstance(unit, Unit))
+        learnt = learn_privately(plan, features, examples, ledger, entropy, self.progress)
+        self.training_, self._noise, self._units = plan.task.training, plan.task.noise, plan.task.count
+        self.guarantee_ = plan.guarantee(ledger, entropy)
+        return learnt
+
+    def _keep(self, features: Columns | Pictures, learnt: Learnt) -> None:
+        self.features_, self.mean_ = features, learnt.mean
+        self.network_, self.iterates_ = learnt.network, learnt.iterates
+
+    # -- predicting -------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "network_")
+
+    def _inputs(self, X: Any) -> NDArray[np.int16]:
+        """Examples as the network was shown them."""
+        if not hasattr(self, "network_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        names = None
+        if isinstance(self.features_, Columns):
+            names = [column.name for column in self.features_.columns]
+        picture = None if names is not None else (self.features_.height, self.features_.width)
+        table = as_table(X, None, picture, names)
+        if table.width != self.n_features_in_:
+            raise DataError(
+                f"X has {table.width} columns, and the network was trained on {self.n_features_in_}"
+            )
+        rows = self.features_.rows(table.columns)
+        centred = np.empty_like(rows)
+        for begin in range(0, len(rows), 8192):
+            piece = slice(begin, begin + 8192)
+            centred[piece] = self.features_.centred(rows[piece], self.mean_)
+        return centred
+
+    @property
+    def temperature_(self) -> float:
+        """At which training ran, read as Langevin dynamics: one would be that of the posterior.
+
+        The noise is set by privacy and not by the posterior, and that of the batches is not counted:
+        a reading, which promises no calibration.
+        """
+        noise, length = self._noise_per_step
+        return length * noise**2 * (self._units or 1) / (2 * (1 - self.training_.momentum))
+
+    @property
+    def dropout_(self) -> list[Array]:
+        """Of every layer's weights, the Gaussian dropout that the last steps' noise amounts to.
+
+        The variance of a step's noise over the square of the weight: where it is above one, noise is all
+        that is left of a weight. A reading, as :attr:`temperature_` is.
+        """
+        noise, length = self._noise_per_step
+        network = self.network_
+        with np.errstate(divide="ignore"):
+            return [
+                (length * noise / layer.weights) ** 2
+                for layer in network.architecture.layers(network.parameters)
+            ]
+
+    @property
+    def _noise_per_step(self) -> tuple[float, float]:
+        """Standard deviation of the noise in the mean gradient, and the length of the last steps."""
+        training = self.training_
+        return (
+            self._noise * training.clip / (training.rate * (self._units or 1)),
+            training.length(training.steps - 1),
+        )
+
+    # -- on disk ----------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write the network; of a private one all that it is may be handed out (``release``)."""
+        stored = self._stored()
+        if stored.guarantee is not None:
+            stored.guarantee.check_releasable(force)
+        return save_network(stored, folder)
+
+    def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what the guarantee covers; ``force`` for a seeded one, which promises nothing."""
+        stored = self._stored()
+        if stored.guarantee is None:
+            raise ReleaseError("this is not private: fit it with privacy=... to release it")
+        stored.guarantee.check_releasable(force)
+        return save_network_release(stored, folder)
+
+    def _stored(self) -> StoredNetwork:
+        if not hasattr(self, "network_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        settings = {k: v for k, v in self.get_params().items() if k not in _NOT_SAVED}
+        settings["hidden"] = list(self.hidden)
+        return StoredNetwork(
+            type(self).__name__,
+            self.network_,
+            self.iterates_,
+            self.features_,
+            self.mean_,
+            self._stands_for,
+            self.training_,
+            self._noise,
+            self._units,
+            settings,
+            self.guarantee_,
+        )
+
+    @property
+    def _stands_for(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> PrivateNetwork:
+        """What :meth:`save` or :meth:`release` wrote."""
+        stored = load_network(folder)
+        with damage(Path(folder)):
+            kind = _KINDS[stored.estimator]
+            if kind.loss != stored.network.architecture.loss:
+                raise ValueError("its outputs are not what its kind has")
+            settings = {**stored.settings, "hidden": tuple(stored.settings["hidden"])}
+            made: PrivateNetwork = made_of(kind, settings, "its settings")
+            made._take_over(stored)
+        return made
+
+    def _take_over(self, stored: StoredNetwork) -> None:
+        self.features_, self.mean_ = stored.features, stored.mean
+        self.network_, self.iterates_ = stored.network, stored.iterates
+        self.training_, self._noise, self._units = stored.training, stored.noise, stored.units
+        self.guarantee_, self.fit_seconds_ = stored.guarantee, 0.0
+        if isinstance(stored.features, Columns):
+            self.n_features_in_ = len(stored.features.columns)
+        else:
+            self.n_features_in_ = stored.features.height * stored.features.width
+
+
+class PrivateClassifier(PrivateNetwork):
+    """A classifier whose training protects every example: dense layers, trained by noisy steps.
+
+    Without hidden layers it is multinomial logistic regression, which is hard to beat at small budgets.
+    Pictures are shown to it by their scattering, fixed features that cost no privacy.
+
+    Parameters
+    ----------
+    hidden : sizes of the hidden layers; none by default.
+    privacy : ``Privacy(epsilon, delta, unit="example", public=Public(entries=60_000))``: the number of
+        examples, or of their owners where ``unit`` names these, has to be public. None trains the same
+        network without noise.
+    classes : all classes that there can be, which are public; examples of others are left out. Without
+        privacy those in the data.
+    bounds : public bounds of the columns: two numbers for all of them, or by name either two numbers or
+        the list of a column's categories. Without privacy those of the data.
+    pictures : height and width, where a row is a picture; arrays of three dimensions are pictures too.
+    activation : "relu" or "tanh".
+    dropout : variance of Gaussian factors on what goes into layers; 0 for none.
+    prior_scale : standard deviation of a normal prior on all parameters; None for none.
+    steps : how many; settings follow from it, from the public numbers and the budget.
+    training : a ``Training`` with all settings of your own.
+    seed : of the starting point, which is public.
+    progress : called after every step with how many are done and how many there are.
+
+    Attributes
+    ----------
+    classes_, network_, iterates_ : the classes; the network (a running average of the last steps); some
+        of the last steps themselves.
+    guarantee_ : what a private fit promises; it covers all of these.
+    training_, temperature_, dropout_ : how it was trained, and two readings of its noise.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
+    >>> y = (X.sum(1) > 0).astype(int)
+    >>> privacy = sf.Privacy(epsilon=1, delta=1e-5, unit="example", public=sf.Public(entries=2000))
+    >>> model = sf.PrivateClassifier(privacy=privacy, classes=[0, 1], bounds=(-1, 1), steps=50)
+    >>> bool(model.fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    loss: ClassVar[Loss] = "classes"
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (),
+        *,
+        privacy: Privacy | None = None,
+        classes: Sequence[Any] | None = None,
+        bounds: tuple[float, float] | Mapping[str, Any] | None = None,
+        pictures: tuple[int, int] | None = None,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        prior_scale: float | None = None,
+        steps: int | None = None,
+        training: Training | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self.privacy = privacy
+        self.classes = classes
+        self.bounds = bounds
+        self.pictures = pictures
+        self.activation = activation
+        self.dropout = dropout
+        self.prior_scale = prior_scale
+        self.steps = steps
+        self.training = training
+        self.seed = seed
+        self.progress = progress
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        tags = Tags("classifier", target_tags=TargetTags(required=True), input_tags=InputTags())
+        tags.classifier_tags = ClassifierTags()
+        return tags
+
+    def _begin(self, y: Any) -> None:
+        if self.privacy is not None and self.classes is None:
+            raise SettingError("say which classes there can be, which is public: classes=[...]")
+        listed = open_classes(y) if self.classes is None else self.classes
+        self.classes_ = np.array(categories_of("classes", listed), object)
+        if len(self.classes_) < 2:
+            raise SettingError(f"there are two classes or more, got {len(self.classes_)}")
+        if all(isinstance(each, int) for each in self.classes_):
+            self.classes_ = self.classes_.astype(np.int64)
+
+    @property
+    def _outputs(self) -> int:
+        if hasattr(self, "classes_"):
+            return len(self.classes_)
+        if self.classes is None:
+            raise SettingError("say which classes there can be, which is public: classes=[...]")
+        return len(categories_of("classes", self.classes))
+
+    def _targets(self, y: Any, count: int) -> tuple[Array, NDArray[np.bool_]]:
+        labels = np.asarray(y)
+        if labels.shape not in ((count,), (count, 1)):
+            raise DataError(f"there are {count} examples, and targets of shape {labels.shape}")
+        places = {label: place for place, label in enumerate(self.classes_.tolist())}
+        found = [places.get(_label(each), -1) for each in labels.reshape(-1).tolist()]
+        targets = np.array(found, np.int32)
+        return targets, targets >= 0
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of every class, in the order of ``classes_``."""
+        return self.network_outputs(X, Network.probabilities)
+
+    def network_outputs(self, X: Any, said: Any) -> Array:
+        """What the network says of examples, by one of its functions."""
+        inputs = self._inputs(X)
+        return np.asarray(said(self.network_, inputs))
+
+    def sample_posterior(self, X: Any) -> Array:
+        """Probabilities by each of ``iterates_`` (samples x examples x classes).
+
+        Iterates of noisy steps move about as samples of a posterior at ``temperature_`` would. Their
+        mean is rarely better than ``predict_proba``; no calibration is promised.
+        """
+        inputs = self._inputs(X)
+        return np.stack([each.probabilities(inputs) for each in self.iterates_])
+
+    def predict(self, X: Any) -> Array:
+        """The most likely class of each example."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+
+    def score(self, X: Any, y: Any) -> float:
+        """Share of examples whose class is right; no guarantee covers it."""
+        said = [_label(each) for each in np.asarray(y).reshape(-1).tolist()]
+        right = [a == b for a, b in zip(self.predict(X).tolist(), said, strict=True)]
+        return float(np.mean(right))
+
+    @property
+    def _stands_for(self) -> tuple[Any, ...]:
+        return tuple(self.classes_.tolist())
+
+    def _take_over(self, stored: StoredNetwork) -> None:
+        super()._take_over(stored)
+        classes = np.array(categories_of("classes", stored.targets), object)
+        whole = all(isinstance(each, int) for each in classes)
+        self.classes_ = classes.astype(np.int64) if whole else classes
+
+
+class PrivateRegressor(PrivateNetwork):
+    """A network for numbers whose training protects every example; see :class:`PrivateClassifier`.
+
+    ``target_bounds`` are the public bounds of the numbers; those beyond are taken for the bound, in
+    predictions too.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
+    >>> privacy = sf.Privacy(epsilon=2, delta=1e-5, unit="example", public=sf.Public(entries=2000))
+    >>> model = sf.PrivateRegressor(privacy=privacy, bounds=(-1, 1), target_bounds=(-2, 2), steps=50)
+    >>> bool(model.fit(X, X.sum(1)).score(X, X.sum(1)) > 0.8)
+    True
+    """
+
+    loss: ClassVar[Loss] = "numbers"
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (),
+        *,
+        privacy: Privacy | None = None,
+        target_bounds: tuple[float, float] | None = None,
+        bounds: tuple[float, float] | Mapping[str, Any] | None = None,
+        pictures: tuple[int, int] | None = None,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        prior_scale: float | None = None,
+        steps: int | None = None,
+        training: Training | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self.privacy = privacy
+        self.target_bounds = target_bounds
+        self.bounds = bounds
+        self.pictures = pictures
+        self.activation = activation
+        self.dropout = dropout
+        self.prior_scale = prior_scale
+        self.steps = steps
+        self.training = training
+        self.seed = seed
+        self.progress = progress
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags
+
+        tags = Tags("regressor", target_tags=TargetTags(required=True), input_tags=InputTags())
+        tags.regressor_tags = RegressorTags()
+        return tags
+
+    def _begin(self, y: Any) -> None:
+        if self.privacy is not None and self.target_bounds is None:
+            raise SettingError("say between which public bounds targets lie: target_bounds=(low, high)")
+        bounds = self.target_bounds
+        if bounds is None:
+            numbers = np.asarray(y, np.float64)
+            bounds = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        self.target_bounds_ = as_pair("target_bounds", bounds)
+        if not self.target_bounds_[0] < self.target_bounds_[1]:
+            raise SettingError(f"target_bounds are two numbers, the lower one first, got {bounds}")
+
+    @property
+    def _outputs(self) -> int:
+        return 1
+
+    def _targets(self, y: Any, count: int) -> tuple[Array, NDArray[np.bool_]]:
+        numbers = np.asarray(y, np.float64)
+        if numbers.shape not in ((count,), (count, 1)):
+            raise DataError(f"there are {count} examples, and targets of shape {numbers.shape}")
+        low, high = self.target_bounds_
+        scaled = (np.clip(numbers.reshape(-1, 1), low, high) - (low + high) / 2) / ((high - low) / 2)
+        known = np.isfinite(scaled[:, 0])
+        return np.where(known[:, None], scaled, 0.0).astype(np.float32), known
+
+    def predict(self, X: Any) -> Array:
+        """A number for each example, within the bounds."""
+        return self._numbers(self.network_ if hasattr(self, "network_") else None, self._inputs(X))
+
+    def _numbers(self, network: Any, inputs: Array) -> Array:
+        low, high = self.target_bounds_
+        said = network.outputs(inputs)[:, 0].astype(np.float64)
+        return np.clip(said * (high - low) / 2 + (low + high) / 2, low, high)
+
+    def sample_posterior(self, X: Any) -> Array:
+        """Predictions by each of ``iterates_`` (samples x examples); no calibration is promised."""
+        inputs = self._inputs(X)
+        return np.stack([self._numbers(each, inputs) for each in self.iterates_])
+
+    def score(self, X: Any, y: Any) -> float:
+        """R squared; no guarantee covers it."""
+        numbers = np.asarray(y, np.float64).reshape(-1)
+        error = float(((numbers - self.predict(X)) ** 2).sum())
+        return 1 - error / float(((numbers - numbers.mean()) ** 2).sum())
+
+    @property
+    def _stands_for(self) -> tuple[Any, ...]:
+        return self.target_bounds_
+
+    def _take_over(self, stored: StoredNetwork) -> None:
+        super()._take_over(stored)
+        self.target_bounds_ = as_pair("target_bounds", stored.targets)
+
+
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (PrivateClassifier, PrivateRegressor)}
+
+
+def _label(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value

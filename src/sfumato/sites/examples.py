@@ -1,0 +1,87 @@
+"""Examples to learn from: inputs on a grid, targets, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfumato.kernels.grid import INPUT_STEP
+from sfumato.types import Array
+
+_UP = 1 + 2.0**-20  # squares that are rounded to single precision are not smaller than they were
+_ROWS = 8192  # that are worked on at once
+
+
+class Chunk(NamedTuple):
+    """Some examples, and rows of nothing that fill a chunk up: they are not ``present``."""
+
+    inputs: Array
+    squares: Array
+    targets: Array
+    present: Array
+
+
+class Examples:
+    """Inputs in whole steps, with the square of their length, and targets.
+
+    ``owners`` numbers whose each example is, from zero on; None where each is a unit by itself.
+    """
+
+    def __init__(
+        self, inputs: NDArray[np.int16], targets: Array, owners: NDArray[np.int64] | None = None
+    ) -> None:
+        self.inputs, self.targets, self.owners = inputs, targets, owners
+        self.squares = np.empty(len(inputs), np.float32)
+        for rows in _pieces(len(inputs)):
+            whole = inputs[rows].astype(np.float64)
+            self.squares[rows] = (np.einsum("nd,nd->n", whole, whole) * INPUT_STEP**2 + 1) * _UP
+        if owners is not None:
+            self._order = np.argsort(owners, kind="stable")
+            self._ends = np.concatenate([[0], np.cumsum(np.bincount(owners))])
+
+    @property
+    def units(self) -> int:
+        """How many there are that privacy is about."""
+        return len(self.inputs) if self.owners is None else len(self._ends) - 1
+
+    def of_units(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The examples of some units."""
+        if self.owners is None:
+            return units
+        begins, sizes = self._ends[units], np.diff(self._ends)[units]
+        before = np.cumsum(sizes) - sizes
+        rows: NDArray[np.int64] = self._order[np.arange(sizes.sum()) + np.repeat(begins - before, sizes)]
+        return rows
+
+    def chunks(self, rows: NDArray[np.int64], size: int) -> Iterator[Chunk]:
+        """Some examples, so many at a time; what is missing of the last chunk is filled with nothing."""
+        for begin in range(0, len(rows), size):
+            some = rows[begin : begin + size]
+            chosen = np.zeros(size, np.int64)
+            chosen[: len(some)] = some
+            present = (np.arange(size) < len(some)).astype(np.float32)
+            yield Chunk(self.inputs[chosen], self.squares[chosen], self.targets[chosen], present)
+
+    def summed(self) -> NDArray[np.int64]:
+        """Sum of all inputs, in whole steps; an owner's count together as much as one of them."""
+        total = np.zeros(self.inputs.shape[1], np.int64)
+        for rows in _pieces(len(self.inputs)):
+            some = self.inputs[rows]
+            if self.owners is not None:
+                each = np.diff(self._ends)[self.owners[rows]]
+                some = np.trunc(some / each[:, None])  # towards zero: no length grows
+            total += some.sum(0, dtype=np.int64)
+        return total
+
+    def mapped(self, through: Callable[[Array], Array]) -> Examples:
+        """With other inputs, made of each example's own; they take the place of the old ones."""
+        for rows in _pieces(len(self.inputs)):
+            self.inputs[rows] = through(self.inputs[rows])
+        return Examples(self.inputs, self.targets, self.owners)
+
+
+def _pieces(number: int) -> Iterator[slice]:
+    return (slice(begin, begin + _ROWS) for begin in range(0, number, _ROWS))

@@ -1,0 +1,1 @@
+"""Private training of dense networks by noisy gradient steps."""
