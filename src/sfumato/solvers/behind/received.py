@@ -215,8 +215,9 @@ def _evidence(
 ) -> Evidence:
     """Of clean values, and of channels that hide little, a sum of squares: else that of the channel.
 
-    Squares find the means of values of any law. The likelihood of a channel is that of clipped normal
-    values: as they are not quite so, it costs more than it gains where there is next to no noise.
+    Squares find the means of values of any law. With next to no noise the likelihood of clipped
+    normal values, as it is approximated here, was found to do worse: on ratings, and on invented
+    values of that very law.
     """
     numbers, noise = _unbiased(passed, values, bounds)
     if passed is None or (_tells_levels(passed, bounds) and noise < _LITTLE * frame.spread**2):
