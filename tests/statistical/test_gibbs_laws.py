@@ -17,6 +17,7 @@ from sfumato.data.privatised import Privatised
 from sfumato.kernels.numba.noisy_counts import expected_counts
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.noisy_counts import noisy_counts
+from sfumato.solvers.coupled import gibbs
 from sfumato.solvers.coupled.shape import CoupledShape
 from sfumato.solvers.protocol import Run
 
@@ -77,13 +78,13 @@ def test_agrees_with_quadrature(passed):
 DRAWS, BINS = 31, 8
 
 
-def ranks(said, simulations):
+def ranks(said, simulations, epsilon=0.5, thin=3):
     """Ranks of true numbers among draws, over data from the model; ``said`` is the claimed noise.
 
     The numbers: means of rates and of their squares, a rate, and the likelihood of the data.
     """
-    found, truth = [], geometric(0.5)
-    solver = sf.Gibbs(DRAWS, 50, 3, 1, shape_prior=(8.0, 4.0), mean_prior=(6.0, 10.0))
+    found, truth = [], geometric(epsilon)
+    solver = sf.Gibbs(DRAWS, 50, thin, 1, shape_prior=(8.0, 4.0), mean_prior=(6.0, 10.0))
     for seed in range(simulations):
         generator = np.random.default_rng([7, seed])
         shapes = generator.gamma(solver.shape_prior[0], 1 / solver.shape_prior[1], 2)
@@ -128,6 +129,11 @@ def test_posteriors_are_calibrated():
     assert (unlikeliness(ranks(geometric(0.5), 48)) > 1e-3).all()
 
 
+def test_posteriors_are_calibrated_where_rows_move():
+    """Noise that leaves a tenth of the information, and draws further apart for it."""
+    assert (unlikeliness(ranks(geometric(0.2), 32, epsilon=0.2, thin=5)) > 1e-3).all()
+
+
 def test_calibration_sees_a_wrong_ratio():
     """Noise of a third less than there is."""
     assert unlikeliness(ranks(geometric(0.75), 24)).min() < 1e-6
@@ -170,6 +176,18 @@ def test_intervals_hold_what_they_say():
         low, high = kept.interval(0, np.stack(np.nonzero(~known)), 0.9)
         inside.append(np.mean((low < rates[~known]) & (rates[~known] < high)))
     assert 0.87 <= np.mean(inside) <= 0.93
+
+
+def test_moves_make_draws_worth_more(monkeypatch):
+    """Noise of deviation 14: without moves, draws of a chain resemble each other far longer."""
+    _, counts, known, generator = planted((60, 30), 2, 4.0)
+    relations = sf.Relations({"x": privatised(counts, known, geometric(0.1), generator)})
+    solver, cells, worth = sf.Gibbs(samples=200, burn_in=100, thin=2, chains=1), np.nonzero(~known), []
+    for faint in (gibbs._FAINT, 0.0):
+        monkeypatch.setattr(gibbs, "_FAINT", faint)
+        found = sample(solver, relations, 2).convergence(0, np.stack(cells))[1:]
+        worth.append(np.median([each.effective for each in found]))
+    assert worth[0] > 2 * worth[1]
 
 
 def test_conditioning_on_the_bounds_instead_of_clipping_is_wrong():

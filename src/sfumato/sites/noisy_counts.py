@@ -93,6 +93,31 @@ def typical_rate(counts: NoisyCounts, cells: int) -> float:
     return float(np.exp(found.x))
 
 
+def information(counts: NoisyCounts, rate: float) -> float:
+    """What is left of a count's Fisher information about its rate, as a share: one without noise.
+
+    The score of what was released is what the score of the count is expected to be, E[x | z] / rate - 1.
+    """
+    shares = np.bincount(counts.which, minlength=len(counts.kinds)) / len(counts.which)
+    left = [1.0 if kind == EXACT else _left(counts, n, rate) for n, kind in enumerate(counts.kinds)]
+    return float(shares @ left)
+
+
+def _left(counts: NoisyCounts, law: int, rate: float) -> float:
+    """Of one law, over all that it may release."""
+    low, top = int(counts.low[law]), int(counts.top[law])
+    if counts.kinds[law] == TABLE:
+        ends = [*counts.first[counts.first > counts.first[law]], counts.tables.shape[0]]
+        outputs = np.arange((min(ends) - counts.first[law]) // (top + 1))
+    else:  # what is further away than this is as good as impossible
+        far = rate + 12 * np.sqrt(rate) + 40 / -np.log(counts.ratio[law])
+        outputs = np.arange(low, min(top, low + ceil(far)) + 1)
+    all_outputs = counts._replace(outputs=outputs, which=np.full(outputs.shape[0], law))
+    rates = np.full(outputs.shape[0], rate)
+    means, logs = expected_counts(all_outputs, rates, 1, with_logs=True)
+    return float(np.exp(logs) @ (means - rate) ** 2 / rate)
+
+
 def _law(passed: Passed, values: Array) -> _Law:
     channel, bounds = passed.channel, passed.bounds
     if isinstance(channel, Response) and channel.others:

@@ -42,6 +42,7 @@ from sfumato.types import Array
 BLOCK = 4096  # entries
 AHEAD = 64  # of them, whose counts are drawn before they are shared out
 ONE_BY_ONE = 48  # events of an entry up to which each is given to a component by itself
+AT_ONCE = 4  # events of an entry that are written down at once
 
 
 # -- components of an entry -------------------------------------------------------------------
@@ -133,20 +134,40 @@ def binomial(trials: int, chance: float, u: float) -> Any:
 
 
 @inlined
+def _list_events(events: Array, some: int, owners: Array) -> Any:
+    """Write down whose every event is, of entries with few of them; how many there are.
+
+    ``AT_ONCE`` places are written whether or not there are so many events: the next entry's begin where
+    this one's have ended, and there is no branch that nobody could foresee.
+    """
+    n = 0
+    for i in range(some):
+        few = events[i] if events[i] <= ONE_BY_ONE else 0
+        for j in range(AT_ONCE):
+            owners[n + j] = i
+        for j in range(AT_ONCE, few):
+            owners[n + j] = i
+        n += few
+    return n
+
+
+@inlined
+def _component(running: Array, word: Any) -> Any:
+    """Whose an event is, from a random word."""
+    last = running.shape[0] - 1
+    r, k = between(word) * running[last], 0
+    for j in range(last):  # without a branch, which nobody could foresee
+        k += r > running[j]
+    return k
+
+
+@inlined
 def _share_out(
     p: Any, index: Array, events: int, running: Array, words: Any, rows: Array, core: Array
 ) -> None:
-    """Give an entry's events to components."""
+    """Give the events of an entry with many of them to components."""
     last = running.shape[0] - 1
-    rate = running[last]
-    if events <= ONE_BY_ONE:
-        for _ in range(events):
-            r, k = between(next_word(words)) * rate, 0
-            for j in range(last):  # without a branch, which nobody could foresee
-                k += r > running[j]
-            credit(p, index, k, 1, rows, core)
-        return
-    before = 0.0
+    rate, before = running[last], 0.0
     for k in range(last):
         chance = (running[k] - before) / (rate - before) if rate > before else 0.0
         some = binomial(events, chance, between(next_word(words)))
@@ -175,11 +196,13 @@ def _sample_blocks(
 ) -> None:
     """The entries of some blocks. ``exposed`` says that log-likelihoods of exact counts have their rate.
 
-    Counts of some entries are drawn before any of them is shared out: a processor that waits for one
-    count to know how often to go round can do nothing else meanwhile.
+    Counts of some entries are drawn before any of them is shared out, and their events are gone through
+    in one loop: a processor that waits for a count to know how often to go round can do nothing else
+    meanwhile.
     """
     index, work = scratch(len(p.offsets), np.int64), workspace(p)
-    running, events = scratch(n_components, np.float64), scratch(AHEAD, np.int64)
+    running = scratch(AHEAD * n_components, np.float64).reshape(AHEAD, n_components)
+    events, owners = scratch(AHEAD, np.int64), scratch(AHEAD * ONE_BY_ONE + AT_ONCE, np.int64)
     words = Words(key.copy(), np.empty(WORDS, np.uint64), np.empty(1, np.int64))
     n = coordinates.shape[1]
     for block in blocks:
@@ -192,7 +215,7 @@ def _sample_blocks(
             for i in range(some):
                 e = begin + i
                 locate(p, coordinates, e, index)
-                rate = max(components(p, index, work, running), LEAST_RATE)
+                rate = max(components(p, index, work, running[i]), LEAST_RATE)
                 law, output, total = counts.which[e], counts.outputs[e], 1.0
                 events[i] = output
                 if counts.kinds[law] != EXACT:
@@ -201,11 +224,14 @@ def _sample_blocks(
                     logs += log_probability(counts, law, output, rate, total)
                     if not exposed:
                         logs += rate
+            for j in range(_list_events(events, some, owners)):
+                i = owners[j]
+                locate(p, coordinates, begin + i, index)
+                credit(p, index, _component(running[i], next_word(words)), 1, rows, core)
             for i in range(some):
-                if events[i] > 0:
+                if events[i] > ONE_BY_ONE:
                     locate(p, coordinates, begin + i, index)
-                    components(p, index, work, running)
-                    _share_out(p, index, events[i], running, words, rows, core)
+                    _share_out(p, index, events[i], running[i], words, rows, core)
         likelihood[block] = logs
 
 

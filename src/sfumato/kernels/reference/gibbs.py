@@ -40,8 +40,10 @@ def sample_reference(
             events = [
                 _events(counts, e, float(own.sum()), words) for e, own in zip(entries, adds, strict=True)
             ]
-            for e, own, some in zip(entries, adds, events, strict=True):
-                for place, given in enumerate(_shared_out(some, own.ravel(), words)):
+            # Entries with few events come before those with many.
+            for i in np.argsort(np.array(events) > ONE_BY_ONE, kind="stable"):
+                e, own = entries[i], adds[i]
+                for place, given in enumerate(_shared_out(events[i], own.ravel(), words)):
                     for mode, level, k in zip(
                         modes, cells[:, e], np.unravel_index(place, own.shape) * len(modes), strict=False
                     ):

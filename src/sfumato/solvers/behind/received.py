@@ -7,7 +7,7 @@ is. It needs no budget: all that it sees of a privatised value is what has left 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -36,7 +36,7 @@ from sfumato.solvers.least_squares import als
 from sfumato.solvers.protocol import Finished, Info, Run
 from sfumato.types import Array
 
-_MOST_LEVELS = 128  # of clean values that are taken for the steps that they are
+_LITTLE = 0.1  # noise of a channel, as a share of the values' own, up to which squares are least
 _ENOUGH = 2000  # entries, for some that are held out to tell which start is best
 _HELD, _HELD_STREAM = 0.1, 0x4E1D  # share of the entries, and the stream of random numbers that picks
 
@@ -162,13 +162,13 @@ def _site(received: Privatised, state: State) -> Site:
 def frame_of(received: Privatised) -> Frame:
     """What all entries share, from all of them: where values lie, and how far apart."""
     bounds, values = received.bounds, received.tensor.values.astype(np.float64)
-    parts = [(_passed(passed, bounds, received.step), here) for passed, here in received.parts()]
+    parts = [(_passed(passed, bounds), here) for passed, here in received.parts()]
     numbers, noise = np.empty(values.shape), np.empty(values.shape)
     for passed, here in parts:
         numbers[here], noise[here] = _unbiased(passed, values[here], bounds)
-    channels = [passed.channel for passed, _ in parts if passed is not None]
+    finest = min(0.0 if passed is None else passed.channel.resolution for passed, _ in parts)
     # Values are rounded to their step: no noise level far below can be seen, whatever the channel.
-    resolution = max(min([channel.resolution for channel in channels], default=0.0), received.step)
+    resolution = max(finest, received.step)
     found = located(numbers, noise, bounds)
     frame = Frame.about(found, bounds, received.step, resolution)
     return frame._replace(asked=_whole_spread(received, frame, found))
@@ -187,28 +187,19 @@ def _whole_spread(received: Privatised, frame: Frame, found: Located) -> Located
 
 def evidence_of(received: Privatised, frame: Frame) -> Evidence:
     """What received entries say of their means: each part by its own channel, all in one frame."""
-    values = received.tensor.values.astype(np.float64)
-    bounds, step = received.bounds, received.step
+    values, bounds = received.tensor.values.astype(np.float64), received.bounds
     parts = [
-        (_evidence(_passed(passed, bounds, step), values[here], frame), np.flatnonzero(here))
+        (_evidence(_passed(passed, bounds), values[here], frame, bounds), np.flatnonzero(here))
         for passed, here in received.parts()
     ]
     return parts[0][0] if len(parts) == 1 else MixedEvidence(parts, frame, received.n_entries)
 
 
-def _passed(passed: Passed | None, bounds: tuple[float, float], step: float) -> Passed | None:
-    """A channel whose range is known; clean values of few levels have passed one that tells all."""
-    if passed is not None:
-        channel = passed.channel
-        if isinstance(channel, Geometric):
-            channel = replace(channel, high=bounds[1]) if channel.high is None else channel
-        return replace(passed, channel=channel)
-    levels = round((bounds[1] - bounds[0]) / step) + 1
-    if levels > _MOST_LEVELS or levels < 2:
-        return None
-    places = bounds[0] + step * np.arange(levels)
-    cuts = (places[1:] + places[:-1]) / 2
-    return Passed(Response(tuple(cuts.tolist()), inf), bounds, step, tuple(places.tolist()))
+def _passed(passed: Passed | None, bounds: tuple[float, float]) -> Passed | None:
+    """A channel whose range is known; None of clean values."""
+    if passed is None or not isinstance(passed.channel, Geometric) or passed.channel.high is not None:
+        return passed
+    return replace(passed, channel=replace(passed.channel, high=bounds[1]))
 
 
 def _unbiased(passed: Passed | None, values: Array, bounds: tuple[float, float]) -> tuple[Array, float]:
@@ -219,7 +210,22 @@ def _unbiased(passed: Passed | None, values: Array, bounds: tuple[float, float])
     return channel.unbiased(passed.released(values), which, (bounds[1] - bounds[0]) / 4)
 
 
-def _evidence(passed: Passed | None, values: Array, frame: Frame) -> Evidence:
-    if passed is None:
-        return NormalEvidence(values, 0.0, frame)
+def _evidence(
+    passed: Passed | None, values: Array, frame: Frame, bounds: tuple[float, float]
+) -> Evidence:
+    """Of clean values, and of channels that hide little, a sum of squares: else that of the channel.
+
+    Squares find the means of values of any law. With next to no noise the likelihood of clipped
+    normal values, as it is approximated here, was found to do worse: on ratings, and on invented
+    values of that very law.
+    """
+    numbers, noise = _unbiased(passed, values, bounds)
+    if passed is None or (_tells_levels(passed, bounds) and noise < _LITTLE * frame.spread**2):
+        return NormalEvidence(numbers, noise, frame)
     return TableEvidence(passed.channel, passed.released(values), frame)
+
+
+def _tells_levels(passed: Passed, bounds: tuple[float, float]) -> bool:
+    """Whether it is a response with a bin for every value, so that middles of bins are values."""
+    levels = round((bounds[1] - bounds[0]) / passed.step) + 1
+    return isinstance(passed.channel, Response) and passed.channel.categories == levels > 2

@@ -15,8 +15,18 @@ clipping). A sweep draws, each given all the others,
     m | theta  1 / m ~ Gamma(c + a n, d + a sum of theta)
     a | theta  by a slice, on the logarithm: no grid that it could stick to
 
-so that every step is exact: there is no length of steps to choose, and no rejection. Absent cells that
-are zeros have no events, and their part in the sums of designs is a closed form.
+so that every step is exact. Absent cells that are zeros have no events, and their part in the sums of
+designs is a closed form.
+
+Behind strong noise such sweeps hardly move: counts that nobody sees follow the rates, and these follow
+the counts. Where noise leaves less than a fifth of what counts tell, every other sweep moves rows
+instead, with all counts summed out. From a Gamma(a, a / m) number comes another of the same law that
+resembles it,
+
+    theta' = B theta + G,   B ~ Beta(a s, a (1 - s)),   G ~ Gamma(a (1 - s), a / m),
+
+which is reversible, so that a row is moved with probability min(1, P(z | theta') / P(z | theta)). How
+much of a row stays, s, is learnt for each of them before the first sample, and then fixed.
 
 Means are learnt in as few modes as fix the scale of every relation, and are one in the others: factors
 of two modes could otherwise grow and shrink against each other, which no data would hinder. These modes
@@ -35,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import exp, inf, lgamma, log
+from math import exp, inf, lgamma, log, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -52,11 +62,13 @@ from sfumato.solvers.coupled.gibbs_queries import (
     Events,
     EventsQuery,
     ExposureQuery,
+    MoveQuery,
     Rates,
     ScaleQuery,
     check_relation,
 )
 from sfumato.solvers.coupled.shape import (
+    Block,
     CoupledShape,
     check_poisson,
     check_room,
@@ -70,8 +82,11 @@ from sfumato.types import Array
 
 _LEAST = 1e-300
 _SHAPES = (1e-2, 1e4)  # between which shapes are learnt
-_SHAPE = 2.0  # to begin with, where it is learnt
+_SHAPE = 1.0  # to begin with, where it is learnt
 _WIDTH = 0.5  # of a slice, in logarithms
+_FAINT = 0.2  # share of the information that is left, below which rows are moved as well
+_MOVED = 0.35  # of the rows, that should be
+_LEARNS = 3.0  # how fast what stays of a row is learnt, at first
 
 
 @dataclass(eq=False)
@@ -84,6 +99,7 @@ class Chain:
     means: list[Array]  # one for each component of a mode; of a core one
     learns_shape: NDArray[np.bool_]
     learns_mean: NDArray[np.bool_]
+    stays: list[Array]  # of each row of a block, when it moves, as the logarithm of odds
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +109,7 @@ class State:
     chains: tuple[Chain, ...]
     kept: Posterior
     events: Events | None = None
+    faint: bool = False
     round: int = 0
 
 
@@ -110,7 +127,8 @@ class Gibbs:
     chains : from different random starts; two or more, or they could not be compared.
     prior_shape, prior_mean : of the Gamma prior on every parameter, one for all or by mode name; None
         for those that are learnt.
-    shape_prior : shape and rate of the Gamma law of shapes that are learnt.
+    shape_prior : shape and rate of the Gamma law of shapes that are learnt. Where data tell little of
+        them, larger ones would make intervals too narrow: factors would be taken for all alike.
     mean_prior : shape and rate of the Gamma law of one over the means that are learnt.
     """
 
@@ -120,7 +138,7 @@ class Gibbs:
     chains: int = 2
     prior_shape: float | Mapping[str, float] | None = None
     prior_mean: float | Mapping[str, float] | None = None
-    shape_prior: tuple[float, float] = (1.0, 0.1)
+    shape_prior: tuple[float, float] = (1.0, 1.0)
     mean_prior: tuple[float, float] = (1.0, 0.5)
     name: ClassVar[str] = "gibbs"
     tolerance: ClassVar[None] = None  # how long a chain runs is settled beforehand
@@ -147,14 +165,20 @@ class Gibbs:
         kept = Posterior.empty(coupled.zeros(), "poisson", self.chains, self.samples)
         return State(coupled, run.seed, chains, kept)
 
-    def ask(self, state: State) -> ScaleQuery | EventsQuery | ExposureQuery:
+    def ask(self, state: State) -> ScaleQuery | EventsQuery | ExposureQuery | MoveQuery:
         if state.round == 0:
             return ScaleQuery()
         models = tuple(chain.model for chain in state.chains)
         done, number = self._place(state)
         if number is None:
             return EventsQuery(models, (state.seed, done), (done - self.burn_in) % self.thin == 0)
-        return ExposureQuery(models, state.shape.blocks[number])
+        block = state.shape.blocks[number]
+        if _moves(state, done):
+            moved = tuple(model.copy() for model in models)
+            for c, model in enumerate(moved):
+                values_of(model, block)[:] = _proposed(state, c, done, number)
+            return MoveQuery(models, moved, block)
+        return ExposureQuery(models, block)
 
     def update(self, state: State, statistics: Rates | Events | Array) -> tuple[State, Info]:
         done, number = self._place(state)
@@ -162,15 +186,19 @@ class Gibbs:
         if isinstance(statistics, Rates):
             for chain in state.chains:
                 self._scale(chain, state.shape, statistics.values)
-            return after, Info(done)
+            return replace(after, faint=bool(statistics.information.min() < _FAINT)), Info(done)
         if isinstance(statistics, Events):
             return replace(after, events=statistics), self._look(state, statistics, done)
         assert number is not None
         assert state.events is not None
         block = state.shape.blocks[number]
         for c, chain in enumerate(state.chains):
-            events = state.events.of(chain.model, block, c)
-            self._draw_block(chain, state.shape, number, events, statistics[c])
+            if _moves(state, done):
+                self._move(chain, block, number, _proposed(state, c, done, number), statistics[c], done)
+            else:
+                events = state.events.of(chain.model, block, c)
+                self._draw_block(chain, block, number, events, statistics[c])
+            self._draw_prior(chain, block, number)
         return after, Info(done)
 
     def finish(self, state: State) -> Finished[CoupledModel]:
@@ -223,6 +251,7 @@ class Gibbs:
             [np.full(n, 1.0 if m is None else m) for n, m in zip(sizes, means, strict=True)],
             np.array([a is None for a in shapes]),
             np.array([m is None for m in means]) & _scaling(shape),
+            [np.zeros(len(_as_rows(model, block))) for block in shape.blocks],
         )
 
     def _scale(self, chain: Chain, shape: CoupledShape, rates: Array) -> None:
@@ -239,13 +268,27 @@ class Gibbs:
                 chain.means[number] *= factor
 
     def _draw_block(
-        self, chain: Chain, shape: CoupledShape, number: int, events: Array, exposure: Array
+        self, chain: Chain, block: Block, number: int, events: Array, exposure: Array
     ) -> None:
-        """The parameters of a block, then those of their prior."""
-        values, a = values_of(chain.model, shape.blocks[number]), chain.shapes[number]
+        """The parameters of a block, given counts."""
+        values, a = values_of(chain.model, block), chain.shapes[number]
         # Sums over all cells less the unknown ones may end just below zero.
         rates = a / chain.means[number] + np.maximum(exposure, 0.0)
         values[:] = np.maximum(chain.generator.standard_gamma(a + events) / rates, _LEAST)
+
+    def _move(
+        self, chain: Chain, block: Block, number: int, there: Array, gains: Array, done: int
+    ) -> None:
+        """Rows to what was proposed, where the data agree."""
+        agreed = -chain.generator.standard_exponential(gains.shape) < gains
+        rows = _as_rows(chain.model, block)
+        rows[agreed] = there.reshape(rows.shape)[agreed]
+        if done < self.burn_in:
+            chain.stays[number] -= _LEARNS * (agreed - _MOVED) / sqrt(1 + done // 2)
+
+    def _draw_prior(self, chain: Chain, block: Block, number: int) -> None:
+        """What is learnt of the prior of a block."""
+        values, a = values_of(chain.model, block), chain.shapes[number]
         table = values.reshape(values.shape[0], -1)
         if chain.learns_mean[number]:
             c, d = self.mean_prior
@@ -298,6 +341,29 @@ class Gibbs:
                 s, rate = self.shape_prior
                 total += (s - 1) * log(a) - rate * a
         return total
+
+
+def _moves(state: State, done: int) -> bool:
+    """Whether the sweep after so many is one of moves."""
+    return state.faint and done % 2 == 1
+
+
+def _as_rows(model: CoupledModel, block: Block) -> Array:
+    """The parameters of a block, by the rows that move for themselves; a core is one."""
+    values = values_of(model, block)
+    return values[None] if block.mode is None else values
+
+
+def _proposed(state: State, c: int, done: int, number: int) -> Array:
+    """Where a chain would move a block: the same whenever it is asked."""
+    chain, block = state.chains[c], state.shape.blocks[number]
+    generator = np.random.default_rng([state.seed, done, c, number])
+    rows, a = _as_rows(chain.model, block), chain.shapes[number]
+    stays = a / (1 + np.exp(-chain.stays[number][:, None]))
+    fresh = generator.standard_gamma(a - stays, rows.shape) * chain.means[number] / a
+    kept = generator.beta(stays, a - stays, rows.shape) * rows
+    moved: Array = np.maximum(kept + fresh, _LEAST)
+    return moved.reshape(values_of(chain.model, block).shape)
 
 
 def _products(shape: CoupledShape) -> Array:

@@ -13,9 +13,9 @@ from sfumato.models.coupled import CoupledModel
 from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite, RelationSite
 from sfumato.sites.memory import Site
-from sfumato.sites.noisy_counts import typical_rate
+from sfumato.sites.noisy_counts import information, typical_rate
 from sfumato.solvers.coupled.shape import Block, check_counts, check_poisson, coupled_site
-from sfumato.solvers.coupled.sums import exposures
+from sfumato.solvers.coupled.sums import exposures, gains
 from sfumato.types import Array
 
 WHAT = "Gibbs sampling"
@@ -40,9 +40,13 @@ class Events:
 @record
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """The rate of every relation; those of several holders do not add up."""
+    """Of every relation its rate, and what noise leaves of what a count tells of it.
+
+    Those of several holders do not add up.
+    """
 
     values: Array
+    information: Array
 
 
 @record
@@ -52,7 +56,9 @@ class ScaleQuery:
 
     def answer(self, site: Site | CoupledSite) -> Rates:
         entries = coupled_site(site, 1.0, check_relation)
-        return Rates(np.array([typical_rate(part.counts, part.cells) for part in entries.parts]))
+        rates = [typical_rate(part.counts, part.cells) for part in entries.parts]
+        left = [information(part.counts, r) for part, r in zip(entries.parts, rates, strict=True)]
+        return Rates(np.array(rates), np.array(left))
 
 
 @record
@@ -110,6 +116,21 @@ class ExposureQuery:
     def answer(self, site: Site | CoupledSite) -> Array:
         entries = coupled_site(site, 1.0, check_relation)
         return np.stack([exposures(model, entries, self.block) for model in self.models])
+
+
+@record
+@dataclass(frozen=True)
+class MoveQuery:
+    """Ask each chain what other values of a block would add to the log-likelihood, row by row."""
+
+    models: tuple[CoupledModel, ...]
+    moved: tuple[CoupledModel, ...]
+    block: Block
+
+    def answer(self, site: Site | CoupledSite) -> Array:
+        entries = coupled_site(site, 1.0, check_relation)
+        pairs = zip(self.models, self.moved, strict=True)
+        return np.stack([gains(model, moved, entries, self.block) for model, moved in pairs])
 
 
 def check_relation(relation: Relation) -> None:

@@ -28,7 +28,7 @@ from sfumato.models.divergence import SMALLEST, beta_divergence
 from sfumato.records import record
 from sfumato.sites.coupled import CoupledSite, RelationSite, WrittenOut
 from sfumato.sites.memory import Site
-from sfumato.solvers.coupled.shape import Block
+from sfumato.solvers.coupled.shape import Block, values_of
 from sfumato.solvers.coupled.written_sums import Written
 from sfumato.types import Array
 
@@ -167,6 +167,35 @@ def exposures(model: CoupledModel, site: CoupledSite, block: Block) -> Array:
         if block.mode in part.modes:
             _add_below(model, v, holder, part.modes.index(block.mode), 1.0, total)
     return total
+
+
+def gains(model: CoupledModel, moved: CoupledModel, site: CoupledSite, block: Block) -> Array:
+    """What a model with other values of a block gains in log-likelihood (p = 1), for each of its rows.
+
+    Entries count without their rates: these are in what rows are exposed to, like those of empty cells.
+    """
+    apart = values_of(moved, block) - values_of(model, block)
+    found: Array = -(exposures(model, site, block) * apart).reshape(_rows(model, block), -1).sum(axis=1)
+    for v, (part, holder) in enumerate(zip(model.parts, site.parts, strict=True)):
+        if block.part == v or block.mode in part.modes:
+            after, before = (_without_rates(each, v, holder) for each in (moved, model))
+            at = 0 if block.mode is None else part.modes.index(block.mode)
+            cells = holder.entries.tensor.coordinates[at]
+            rows = np.zeros_like(cells) if block.mode is None else cells
+            found += np.bincount(rows, after - before, found.shape[0])
+    return found
+
+
+def _rows(model: CoupledModel, block: Block) -> int:
+    """Rows of a block; a core is one."""
+    return 1 if block.mode is None else model.sizes[block.mode]
+
+
+def _without_rates(model: CoupledModel, v: int, holder: RelationSite) -> Array:
+    """log P(z | v) + v of a part's entries."""
+    rates, threads = _values_at(model, v, holder.entries), holder.entries.threads
+    logs: Array = expected_counts(holder.counts, rates, threads, with_logs=True)[1] + rates
+    return logs
 
 
 def _walk_core(

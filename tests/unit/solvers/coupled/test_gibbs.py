@@ -3,16 +3,25 @@
 import numpy as np
 import pytest
 from helpers.noisy import five_ary, geometric, noisy, privatised, tensor
+from scipy import stats
 
 import sfumato as sf
 from sfumato.data.channels import Response
 from sfumato.data.privatised import Passed, Privatised, together
-from sfumato.kernels.numba.noisy_counts import EXACT, TABLE
+from sfumato.kernels.numba.noisy_counts import EXACT, GEOMETRIC, TABLE, expected_counts
 from sfumato.models.clipped_counts import clipped_mean
 from sfumato.sites.coupled import CoupledSite
-from sfumato.sites.noisy_counts import measured_bounds, noisy_counts, typical_rate
-from sfumato.solvers.coupled.gibbs import _scaling
-from sfumato.solvers.coupled.shape import CoupledShape
+from sfumato.sites.noisy_counts import (
+    exact_counts,
+    information,
+    measured_bounds,
+    noisy_counts,
+    typical_rate,
+)
+from sfumato.solvers.coupled.gibbs import _proposed, _scaling
+from sfumato.solvers.coupled.gibbs_queries import MoveQuery
+from sfumato.solvers.coupled.shape import CoupledShape, even_start, values_of
+from sfumato.solvers.coupled.sums import divergence, gains
 from sfumato.solvers.protocol import Run
 
 SHORT = sf.Gibbs(samples=20, burn_in=10, thin=1)
@@ -227,6 +236,98 @@ def test_given_priors_are_kept():
     for chain in state.chains:
         assert chain.shapes[0] == 3.0 != chain.shapes[1] != 2.0
         assert all((mean == 2.0).all() for mean in chain.means)
+
+
+# -- moves behind strong noise ----------------------------------------------------------------------
+
+
+def test_information_that_noise_leaves():
+    """Of one rate, against differences of log-likelihoods; all of it where counts are exact."""
+    step, rate = 1e-4, 2.5
+    clean = exact_counts(np.arange(5.0))
+    assert information(clean, rate) == 1.0
+    for passed in CHANNELS.values():
+        values = (
+            np.arange(5) if passed.bounds is not None and passed.bounds[1] < 5 else np.arange(-90, 130)
+        )
+        data = Privatised(tensor(values, np.ones((1, len(values)), bool), "user", "item"), (passed,))
+        laws = noisy_counts(data)
+        logs = [
+            expected_counts(laws, np.full(len(values), r), 1, with_logs=True)[1]
+            for r in (rate - step, rate, rate + step)
+        ]
+        if laws.kinds[0] != GEOMETRIC:
+            keep = np.unique(laws.outputs, return_index=True)[1]
+        else:  # beyond the bounds an output says that it is beyond them, and no more
+            keep = np.flatnonzero((values >= 0) & (values <= laws.top[0]))
+        score = (logs[2] - logs[0])[keep] / (2 * step)
+        assert np.exp(logs[1][keep]).sum() == pytest.approx(1.0, abs=1e-6)
+        wanted = rate * float(np.exp(logs[1][keep]) @ score**2)
+        assert information(laws, rate) == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("structure", ["cp", "tucker"])
+def test_gains_of_rows_are_differences_of_likelihoods(structure):
+    """A noisy relation and one whose absent cells are zeros, which share a mode; one row at a time."""
+    _, counts, known, generator = planted((7, 5))
+    side = tensor(
+        generator.poisson(1.0, 12) + 1,
+        generator.permuted(np.arange(28) < 12).reshape(7, 4),
+        "user",
+        "tag",
+    )
+    relations = sf.Relations(
+        {"x": privatised(counts, known, geometric(0.2), generator), "side": side},
+        structure=structure,
+        absent={"side": "zero"},
+    )
+    shape, site = CoupledShape.of(relations, 2), CoupledSite(relations, 1, np.dtype(float))
+    model = even_start(shape, 1)
+    for block in shape.blocks:
+        moved = model.copy()
+        values_of(moved, block)[:] *= generator.uniform(0.5, 2.0, values_of(moved, block).shape)
+        found = gains(model, moved, site, block)
+        one_by_one = []
+        for row in range(len(found)):
+            single = model.copy()
+            here = slice(None) if block.mode is None else row
+            values_of(single, block)[here] = values_of(moved, block)[here]
+            one_by_one.append(
+                sum(divergence(m, site, v) * s for v in (0, 1) for m, s in ((model, 1), (single, -1)))
+            )
+        np.testing.assert_allclose(found, one_by_one, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_proposed_has_the_law_of_the_prior():
+    """From a Gamma number another one that resembles it; five standard errors of each moment."""
+    solver = sf.Gibbs(samples=1, burn_in=0, thin=1, chains=1, prior_shape=0.7, prior_mean=3.0)
+    every = np.ones((20_000, 1), bool)
+    relations = sf.Relations({"x": tensor(np.ones(20_000), every, "user", "item")})
+    state = solver.init(Run(0), CoupledShape.of(relations, 2))
+    chain = state.chains[0]
+    chain.model.factor(0)[:] = before = np.random.default_rng(3).gamma(0.7, 3.0 / 0.7, (20_000, 2))
+    chain.stays[0][:] = np.log(0.8 / 0.2)
+    after = _proposed(state, 0, 1, 0)
+    np.testing.assert_array_equal(after, _proposed(state, 0, 1, 0))
+    assert stats.kstest(after.ravel(), stats.gamma(0.7, scale=3.0 / 0.7).cdf).pvalue > 1e-4
+    assert np.corrcoef(before.ravel(), after.ravel())[0, 1] == pytest.approx(0.8, abs=0.05)
+    # Reversible: before and after may change places.
+    low, high = before < 1.0, after < 1.0
+    there, back = (low & ~high).sum(), (~low & high).sum()
+    assert abs(there - back) < 5 * np.sqrt(there + back)
+
+
+def test_rows_move_where_noise_is_strong_alone():
+    _, counts, known, generator = planted()
+    for passed, wanted in ((geometric(0.1), True), (geometric(2.0), False)):
+        relations = sf.Relations({"x": privatised(counts, known, passed, generator)})
+        shape, site = CoupledShape.of(relations, 2), CoupledSite(relations, 1, np.dtype(float))
+        state, asked = SHORT.init(Run(0), shape), list[type]()
+        for _ in range(SHORT.rounds(shape)):
+            query = SHORT.ask(state)
+            asked.append(type(query))
+            state, _ = SHORT.update(state, query.answer(site))
+        assert asked.count(MoveQuery) == (2 * SHORT.sweeps // 2 if wanted else 0)
 
 
 # -- refusals ---------------------------------------------------------------------------------------
