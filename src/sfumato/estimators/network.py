@@ -43,6 +43,7 @@ from sfumato.models.features import Columns, Pictures
 from sfumato.models.network import Activation, Architecture, Loss, Network
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.units import Sample, Unit
 from sfumato.sites.examples import Examples
 from sfumato.solvers.network.settings import Training, usual_training
@@ -72,6 +73,8 @@ class PrivateNetwork(Parametrised):
     training: Training | None
     seed: int
     progress: Progress | None
+    guarantee_: Guarantee | None
+    features_: Columns | Pictures
 
     # -- what will be done ------------------------------------------------------------------------
 
@@ -279,11 +282,11 @@ class PrivateNetwork(Parametrised):
         """Examples as the network was shown them."""
         if not hasattr(self, "network_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
-        names = None
-        if isinstance(self.features_, Columns):
-            names = [column.name for column in self.features_.columns]
-        picture = None if names is not None else (self.features_.height, self.features_.width)
-        table = as_table(X, None, picture, names)
+        features = self.features_
+        if isinstance(features, Columns):
+            table = as_table(X, None, None, [column.name for column in features.columns])
+        else:
+            table = as_table(X, None, (features.height, features.width))
         if table.width != self.n_features_in_:
             raise DataError(
                 f"X has {table.width} columns, and the network was trained on {self.n_features_in_}"
@@ -303,7 +306,7 @@ class PrivateNetwork(Parametrised):
         a reading, which promises no calibration.
         """
         noise, length = self._noise_per_step
-        return length * noise**2 * (self._units or 1) / (2 * (1 - self.training_.momentum))
+        return length * noise**2 * self._units / (2 * (1 - self.training_.momentum))
 
     @property
     def dropout_(self) -> list[Array]:
@@ -325,7 +328,7 @@ class PrivateNetwork(Parametrised):
         """Standard deviation of the noise in the mean gradient, and the length of the last steps."""
         training = self.training_
         return (
-            self._noise * training.clip / (training.rate * (self._units or 1)),
+            self._noise * training.clip / (training.rate * self._units),
             training.length(training.steps - 1),
         )
 
@@ -625,7 +628,7 @@ class PrivateRegressor(PrivateNetwork):
     def _numbers(self, network: Any, inputs: Array) -> Array:
         low, high = self.target_bounds_
         said = network.outputs(inputs)[:, 0].astype(np.float64)
-        return np.clip(said * (high - low) / 2 + (low + high) / 2, low, high)
+        return np.asarray(np.clip(said * (high - low) / 2 + (low + high) / 2, low, high))
 
     def sample_posterior(self, X: Any) -> Array:
         """Predictions by each of ``iterates_`` (samples x examples); no calibration is promised."""

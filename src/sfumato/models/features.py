@@ -6,7 +6,6 @@ mean of all rows, which is subtracted afterwards, is charged (:mod:`sfumato.solv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Protocol
@@ -62,9 +61,8 @@ class Column:
         Whatever is none of these, missing values among them, is a row of zeros.
         """
         if self.bounds is None:
-            return np.equal.outer(_as_labels(values), np.array(self.categories, object)).astype(
-                np.float32
-            )
+            categories = np.array(self.categories, object)
+            return np.asarray(np.equal.outer(_as_labels(values), categories), np.float32)
         low, high = self.bounds
         middle, half = low / 2 + high / 2, high / 2 - low / 2
         numbers = (np.clip(_as_numbers(values), low, high) - middle) / half
@@ -109,7 +107,7 @@ class Columns:
     def size(self) -> int:
         return sum(column.size for column in self.columns)
 
-    def rows(self, examples: Sequence[Array]) -> NDArray[np.int16]:
+    def rows(self, examples: Any) -> NDArray[np.int16]:
         """Of the values of each column."""
         made = np.zeros((len(examples[0]), self.size), np.int16)
         begin = 0
@@ -148,7 +146,7 @@ class Pictures:
         unit = 1 << self.scales
         return self.paths * ((self.height + unit) // unit - 1) * ((self.width + unit) // unit - 1)
 
-    def rows(self, examples: Array) -> NDArray[np.int16]:
+    def rows(self, examples: Any) -> NDArray[np.int16]:
         from sfumato.kernels.jax.scattering import scattered
 
         pictures = np.asarray(examples, np.float32).reshape(-1, self.height, self.width)
@@ -175,7 +173,7 @@ class Pictures:
 def _standard(group: Array) -> Array:
     moved = group - group.mean((1, 2), keepdims=True)
     spread = np.sqrt(group.var((1, 2), keepdims=True) + _FLOOR)
-    return (moved / spread).reshape(len(group), -1)
+    return np.asarray((moved / spread).reshape(len(group), -1))
 
 
 def _shortened(rows: Array) -> Array:

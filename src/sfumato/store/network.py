@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.errors import ModelFileError
-from sfumato.models.features import Column, Columns, Features, Pictures
+from sfumato.models.features import Column, Columns, Pictures
 from sfumato.models.network import Architecture, Network
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.solvers.network.settings import Training
@@ -19,7 +19,7 @@ from sfumato.store.models import write_folder, write_private
 from sfumato.store.names import RELEASE
 from sfumato.store.reading import damage
 from sfumato.store.writing import check_shape, guarantee_files, model_files
-from sfumato.typed import finite_number, made_of
+from sfumato.typed import finite_number, made_of, whole_number
 from sfumato.types import Array
 
 NETWORK = "network"
@@ -38,7 +38,7 @@ class StoredNetwork:
     targets: tuple[Any, ...]  # classes, or the two bounds of numbers
     training: Training
     noise: float
-    units: int | None
+    units: int
     settings: dict[str, Any]
     guarantee: Guarantee | None
 
@@ -113,7 +113,7 @@ def load_network(folder: str | os.PathLike[str]) -> StoredNetwork:
             targets,
             made_of(Training, said["training"], "its training"),
             finite_number(said["noise"], "its noise"),
-            said["units"],
+            whole_number(said["units"], "the number of units"),
             dict(said["settings"]),
             contents.guarantee,
         )
@@ -123,10 +123,11 @@ def _listed(said: Any) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
 
 
-def _features(said: dict[str, Any]) -> Features:
+def _features(said: dict[str, Any]) -> Columns | Pictures:
     kind = said.pop("kind")
     if kind == "pictures":
-        return made_of(Pictures, said, "its pictures")
+        pictures: Pictures = made_of(Pictures, said, "its pictures")
+        return pictures
     columns = tuple(made_of(Column, _listed(column), "a column") for column in said["columns"])
     if kind != "columns" or not isinstance(said["hidden"], bool):
         raise ValueError("its features are neither columns nor pictures")
