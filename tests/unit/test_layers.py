@@ -30,6 +30,7 @@ SAME_NAME = {
     "shards.py": "tensors in parts on disk, and the holders of such parts",
     "solver.py": "the solver in a folder of one family",
     "state.py": "where the solver of a folder is",
+    "network.py": "networks: the model, its training, its folder, and what people call",
     "study.py": "what owners agree on, and the commands that plan it and carry it out",
     "wei.py": "paper W's algorithms as printed, and its studies",
 }

@@ -103,7 +103,8 @@ class PrivateNetwork(Parametrised):
         unit = self._unit(privacy)
         count = number_of(privacy, unit)
         architecture = self._architecture(features)
-        training = self._training(architecture, count, privacy.budget)
+        clear = isinstance(features, Pictures)
+        training = self._training(architecture, count, privacy.budget, clear=clear)
         what = "examples" if isinstance(unit, Sample) else f"different {unit.mode}s"
         assumed = (
             f"that there are about {count:,} {what} is public",
@@ -133,7 +134,7 @@ class PrivateNetwork(Parametrised):
             "owner: the name of the column that says whose they are, such as patient"
         )
 
-    def _training(self, architecture: Architecture, count: int, budget: Any) -> Training:
+    def _training(self, architecture: Architecture, count: int, budget: Any, *, clear: bool) -> Training:
         if self.training is not None:
             check_kind(Training, "a Training", training=self.training)
             self.training.check()
@@ -145,6 +146,7 @@ class PrivateNetwork(Parametrised):
             steps=self.steps,
             dropout=float(self.dropout),
             prior_scale=self.prior_scale,
+            clear=clear,
         )
         usual.check()
         return usual
@@ -242,7 +244,9 @@ class PrivateNetwork(Parametrised):
     ) -> Learnt:
         examples = self._examples(features, table, targets, known, owners=False)
         architecture = self._architecture(features)
-        self.training_ = self._training(architecture, max(examples.units, 1), _OPEN_BUDGET)
+        clear = isinstance(features, Pictures)
+        count = max(examples.units, 1)
+        self.training_ = self._training(architecture, count, _OPEN_BUDGET, clear=clear)
         self.guarantee_, self._noise, self._units = None, 0.0, examples.units
         return learn_openly(
             architecture, self.training_, features, examples, int(self.seed), self.progress

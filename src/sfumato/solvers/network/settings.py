@@ -26,11 +26,12 @@ _BATCH = 2500  # units: with more of them noise is hardly less, unless it is bel
 _LEAST_NOISE = 1.1  # times a unit's part: below that, sampling loses more than it hides
 _MOST_RATE = 0.25  # that it is raised to for that
 _WHOLE = 0.5  # rate from which on all units take part in every step
-_STEPS = 300
+_STEPS = 600
 _CENTRE = 0.06  # share of the budget that goes into the mean of inputs
-_PATHS = {False: 2.5, True: 1.5}  # times mu n, without and with hidden layers
-_LONGEST = 60_000.0  # mu n from which on paths hardly grow
-_CLIPS = {False: 0.2, True: 0.5}
+_PATHS = {False: 2.5, True: 1.2}  # times mu n, without and with hidden layers
+_LONGEST = {False: 120_000.0, True: 200_000.0}  # mu n from which on paths hardly grow
+_CLIP = 0.5  # small beside gradients at first, so that hard examples do not count for more than others
+_CLEAR_CLIP = 0.1  # where inputs leave hardly a doubt, as scattering does
 _LAST_STEPS = 0.3  # share of the steps that are shorter
 
 
@@ -97,16 +98,20 @@ def usual_training(
     steps: int | None = None,
     dropout: float = 0.0,
     prior_scale: float | None = None,
+    clear: bool = False,
 ) -> Training:
-    """Settings for a number of units, which is public, and a budget."""
+    """Settings for a number of units, which is public, and a budget.
+
+    ``clear`` says that inputs are features that classes can be told from, as those of pictures.
+    """
     hidden, steps = bool(architecture.hidden), steps or _STEPS
     rate = min(1.0, _BATCH / units)
     plan = _at_rate(rate, steps)
     while plan.rate < _MOST_RATE and plan.noise_within(budget) < _LEAST_NOISE:
         plan = _at_rate(1.5 * plan.rate, steps)
     signal = units * plan.rate * sqrt(steps) / plan.noise_within(budget)
-    path = _PATHS[hidden] * signal / (1 + signal / _LONGEST)
-    clip = _CLIPS[hidden]
+    path = _PATHS[hidden] * signal / (1 + signal / _LONGEST[hidden])
+    clip = _CLEAR_CLIP if clear and not hidden else _CLIP
     return replace(
         plan,
         clip=clip,
