@@ -14,17 +14,21 @@ from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.intake import admitted, as_tensor, cast
+from sfumato.estimators.network import PrivateNetwork
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.sources import TensorSource
 from sfumato.fit.admit import Protected
 from sfumato.fit.choose import open_ledger
 from sfumato.fit.completion import Completion
+from sfumato.fit.network import Learning
+from sfumato.fit.network_search import BestNetwork, search_networks
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.fit.search import BestOf, carry_out_search, guarantee_of, make_search
 from sfumato.privacy.budgets import Budget
-from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.caveats import warn_of, without_warnings
 from sfumato.privacy.guarantee import Guarantee
+from sfumato.privacy.units import Unit
 from sfumato.surface import setting
 
 _RUNS_EACH = 2  # expected runs of each candidate: one of them is left out with a chance of e^-2
@@ -59,7 +63,7 @@ class PrivateSearch(Parametrised):
 
     def __init__(
         self,
-        estimators: Sequence[TensorEstimator],
+        estimators: Sequence[Any],
         privacy: Privacy,
         *,
         repetitions: int | None = None,
@@ -90,18 +94,20 @@ class PrivateSearch(Parametrised):
                 for candidate in self.estimators
             ]
 
-        repetitions = self.repetitions
-        if repetitions is None:
-            repetitions = _RUNS_EACH * len(self.estimators)
-        search = make_search(plans_within, budget, self.holdout, repetitions)
+        search = make_search(BestOf, plans_within, budget, self.holdout, self._repetitions)
         warn_of(search.caveats)
         return search
 
-    def _privacy_of(self, estimator: TensorEstimator) -> Privacy:
+    @property
+    def _repetitions(self) -> int:
+        given = self.repetitions
+        return _RUNS_EACH * len(self.estimators) if given is None else int(given)
+
+    def _privacy_of(self, estimator: Any) -> Privacy:
         own = estimator.privacy
         return self.privacy if own is None else replace(self.privacy, method=own.method, noise=own.noise)
 
-    def _privacy_of_run(self, estimator: TensorEstimator, budget: Budget) -> Privacy:
+    def _privacy_of_run(self, estimator: Any, budget: Budget) -> Privacy:
         """The same with one run's budget, which the search's own charge pays for."""
         epsilon, delta = budget.epsilon, budget.delta
         return replace(
@@ -112,8 +118,11 @@ class PrivateSearch(Parametrised):
         if not isinstance(self.privacy, Privacy):
             raise SettingError("a search needs a privacy=Privacy(...): without one, use GridSearchCV")
         several = isinstance(self.estimators, list | tuple)
-        if not several or not all(isinstance(each, TensorEstimator) for each in self.estimators):
-            raise SettingError("the candidates are estimators: [sf.CP(rank=2), sf.CP(rank=8)]")
+        kinds = (TensorEstimator, PrivateNetwork)
+        if not several or not any(all(isinstance(e, kind) for e in self.estimators) for kind in kinds):
+            raise SettingError(
+                "the candidates are estimators of one kind: [sf.CP(rank=2), sf.CP(rank=8)], or networks"
+            )
         if len(self.estimators) < 2:
             raise SettingError(f"choosing takes two candidates or more, got {len(self.estimators)}")
         check_count(**given(repetitions=self.repetitions))
@@ -127,24 +136,31 @@ class PrivateSearch(Parametrised):
                 f"a paper's claims cannot be tuned by: use {setting('analysis', 'proven')}"
             )
         for candidate in self.estimators:
-            candidate._check_settings()
-            if candidate.engine is not None:
+            if isinstance(candidate, PrivateNetwork):
+                candidate._check()
+            else:
+                candidate._check_settings()
+            if getattr(candidate, "engine", None) is not None:
                 raise SettingError(f"a search fits in this process: leave {setting('engine')} out")
             if candidate.privacy is not None and candidate.privacy != self._privacy_of(candidate):
                 raise SettingError(
                     "candidates have the search's budget, unit, seed and ledger, and may differ in "
                     f"method and noise alone: leave the privacy of {candidate!r} out"
                 )
-        if len({candidate.duplicates for candidate in self.estimators}) > 1:
+        if len({getattr(candidate, "duplicates", None) for candidate in self.estimators}) > 1:
             raise SettingError("candidates must treat duplicates alike, as they see the same entries")
         return budget
 
     # -- doing it ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Search, and keep the best; ``X`` and ``y`` are those of :meth:`TensorEstimator.fit`."""
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
+        """Search, and keep the best; ``X`` and ``y`` (and ``groups``) are those of the candidates' fit."""
         begin = time.perf_counter()
-        self._checked_budget()
+        budget = self._checked_budget()
+        if all(isinstance(candidate, PrivateNetwork) for candidate in self.estimators):
+            self._fit_networks(budget, X, y, groups)
+            self.best_estimator_.fit_seconds_ = time.perf_counter() - begin
+            return self
         tensor, first = as_tensor(X, y), self.estimators[0]
         # Whose rows are local may hang on the method; that all candidates agree is checked in the plan.
         privacy, entropy = self._privacy_of(first), self.privacy.entropy()
@@ -162,10 +178,39 @@ class PrivateSearch(Parametrised):
         self.best_estimator_, self.best_index_, self._promised = best, found.best, promised
         return self
 
-    def _copy(self, candidate: TensorEstimator) -> TensorEstimator:
+    def _fit_networks(self, budget: Budget, X: Any, y: Any, groups: Any) -> None:
+        """The same with examples instead of entries."""
+        copies = [self._copy(candidate) for candidate in self.estimators]
+        taken = [network._take_in(X, y, groups) for network in copies]
+
+        def plans_within(run: Budget) -> list[PrivatePlan[Learning]]:
+            return [
+                network._plan(each.features, self._privacy_of_run(network, run))
+                for network, each in zip(copies, taken, strict=True)
+            ]
+
+        with without_warnings():
+            plan = make_search(BestNetwork, plans_within, budget, self.holdout, self._repetitions)
+        warn_of(plan.caveats)
+        unit = plan.task.unit
+        ledger, entropy = open_ledger(self.privacy, unit), self.privacy.entropy()
+        found = search_networks(
+            plan,
+            [each.features for each in taken],
+            [each.examples(isinstance(unit, Unit)) for each in taken],
+            ledger,
+            entropy,
+            [network.progress for network in copies],
+        )
+        promised = guarantee_of(plan, found.best, ledger, entropy)
+        best = copies[found.best]
+        best._adopt(taken[found.best], found.learnt, plan.task.plans[found.best].task, promised)
+        self.best_estimator_, self.best_index_, self._promised = best, found.best, promised
+
+    def _copy(self, candidate: Any) -> Any:
         """A candidate afresh, with the search's privacy."""
         settings = {**candidate.get_params(), "privacy": self._privacy_of(candidate)}
-        copy: TensorEstimator = type(candidate)(**settings)
+        copy: Any = type(candidate)(**settings)
         return copy
 
     # -- the best one -----------------------------------------------------------------------------
@@ -173,7 +218,7 @@ class PrivateSearch(Parametrised):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "best_estimator_")
 
-    def _best(self) -> TensorEstimator:
+    def _best(self) -> Any:
         if not hasattr(self, "best_estimator_"):
             raise NotFittedError("this search has not been made yet; call fit first")
         return self.best_estimator_

@@ -14,7 +14,7 @@ from sfumato.kernels.grid import INPUT_STEP
 from sfumato.models.features import Features
 from sfumato.models.network import Architecture, Network
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.ledger import Charge, Draw, Ledger
+from sfumato.privacy.ledger import Charge, Draw, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Noisy, SampledGaussian
 from sfumato.privacy.units import Sample, Unit
 from sfumato.records import record
@@ -123,21 +123,30 @@ def learn_privately(
     progress: Progress | None = None,
 ) -> Learnt:
     """Train; every draw is charged to the ledger before it is made."""
-    task = plan.task
     with ledger.reserve(plan.charges, entropy, proven=plan.proven) as reservation:
+        return draw_network(plan.task, plan.run.seed, features, examples, reservation, progress)
 
-        def mean() -> Noisy:
-            query = CentreQuery(_REACH)
-            return reservation.ask(lambda draw: draw.release(query.clipped(examples)))
 
-        noisy = Noisy(np.zeros(features.size), 0.0) if task.training.centre is None else mean()
-        centre = shrunk_mean(noisy, task.count)
-        centred = examples.mapped(lambda rows: features.centred(rows, centre))
+def draw_network(
+    task: Learning,
+    seed: int,
+    features: Features,
+    examples: Examples,
+    reservation: Reservation,
+    progress: Progress | None = None,
+) -> Learnt:
+    """Train with draws that were reserved for it; inputs of the examples are written over."""
+    noisy = Noisy(np.zeros(features.size), 0.0)
+    if task.training.centre is not None:
+        query = CentreQuery(_REACH)
+        noisy = reservation.ask(lambda draw: draw.release(query.clipped(examples)))
+    centre = shrunk_mean(noisy, task.count)
+    centred = examples.mapped(lambda rows: features.centred(rows, centre))
 
-        def answer(query: object) -> Noisy:
-            return reservation.ask(lambda draw: _noisy(query, centred, draw))
+    def answer(query: object) -> Noisy:
+        return reservation.ask(lambda draw: _noisy(query, centred, draw))
 
-        return _trained(task, plan.run.seed, answer, centre, progress)
+    return _trained(task, seed, answer, centre, progress)
 
 
 def _noisy(query: object, examples: Examples, draw: Draw) -> Noisy:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from sfumato.data import prepare
 from sfumato.data.tensor import SparseTensor
 from sfumato.engines.local import Local
 from sfumato.errors import SettingError
-from sfumato.fit.completion import Completion, Drawn, PrivateFit, draw_all
+from sfumato.fit.completion import Drawn, PrivateFit, draw_all
 from sfumato.fit.loop import Progress
 from sfumato.fit.plan import PrivatePlan, Promise, check_covered
 from sfumato.kernels.grid import cut, grid
@@ -34,7 +34,6 @@ from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.selection import RunCharges, SelectBest, select_best
-from sfumato.privacy.units import PrivacyUnit
 from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.protocol import DivergedError
@@ -99,35 +98,31 @@ class HeldOutError:
 # -- the plan -------------------------------------------------------------------------------------
 
 
-@record
 @dataclass(frozen=True)
-class BestOf:
+class Search:
     """Which plans are candidates of a search: a task of its own, whose charge covers any number of runs.
 
     Each plan has a budget of its own for one run, the same for all; ``noise`` is one over its epsilon.
     """
 
-    plans: tuple[PrivatePlan[Completion], ...]
+    plans: tuple[PrivatePlan[Any], ...]
     run_budget: Budget
     holdout: float
     repetitions: int
 
-    @property
-    def facts(self) -> Facts:
-        return self.plans[0].task.facts
+    held_out: ClassVar[str]  # what candidates are compared at
 
-    @cached_property
-    def score(self) -> HeldOutError:
-        return HeldOutError.of(self.facts, self.holdout)
+    @property
+    def disjoint(self) -> bool:
+        """Whether what neighbours differ in is either learnt from or held out, never both."""
+        raise NotImplementedError
 
     @cached_property
     def mechanism(self) -> SelectBest:
-        # An entry by itself is either fitted to or held out; a unit's entries are on both sides.
-        disjoint = self.score.alone
-        noise = _score_noise(self.run_budget, 1.0 if disjoint else _SCORE_SHARE)
-        charge = Charge("error at held-out entries", noise)
+        noise = _score_noise(self.run_budget, 1.0 if self.disjoint else _SCORE_SHARE)
+        charge = Charge(f"error at held-out {self.held_out}", noise)
         runs = tuple(RunCharges(plan.charges, charge) for plan in self.plans)
-        return SelectBest(runs, self.repetitions, disjoint)
+        return SelectBest(runs, self.repetitions, self.disjoint)
 
     # -- as a task ------------------------------------------------------------------------------
 
@@ -135,29 +130,27 @@ class BestOf:
     def noise(self) -> float:
         return 1 / self.run_budget.epsilon
 
-    def with_noise(self, noise: float) -> BestOf:
+    def with_noise(self, noise: float) -> Self:
         """Candidates depend on a run's budget in more than their noise: see :func:`make_search`."""
         raise SettingError(f"a search cannot be given noise {noise:g}: plan it anew")
 
     def check(self) -> None:
         if not 0 < self.holdout < 1:
-            raise SettingError(f"holdout is a share of the entries between 0 and 1, got {self.holdout}")
+            raise SettingError(
+                f"holdout is a share of the {self.held_out} between 0 and 1, got {self.holdout}"
+            )
         _ = self.mechanism  # too few candidates, or an impossible number of runs
         if not self.promise.proven:
             raise SettingError("candidates whose privacy is only claimed cannot be chosen among")
-        if len({plan.task.facts.local for plan in self.plans}) > 1:
-            raise SettingError(
-                "candidates differ in whose rows stay with their owners: give all of them methods that "
-                f"can leave rows there, or {either('local=None', '--local none')}"
-            )
 
     @property
-    def unit(self) -> PrivacyUnit:
-        return self.facts.unit
+    def unit(self) -> Any:
+        return self.plans[0].task.unit
 
     @property
     def units(self) -> int | None:
-        return self.plans[0].task.units
+        units: int | None = self.plans[0].task.units
+        return units
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -179,7 +172,7 @@ class BestOf:
     @property
     def promise(self) -> Promise:
         """What all candidates have in common; which one is best is not said."""
-        promises = [plan.task.promise for plan in self.plans]
+        promises: list[Promise] = [plan.task.promise for plan in self.plans]
         notes = dict.fromkeys(promise.proof for promise in promises)
         assumed = dict.fromkeys(line for promise in promises for line in promise.assumptions)
         return replace(
@@ -191,8 +184,8 @@ class BestOf:
             assumptions=(*assumed, *_ASSUMED),
             tuning=(
                 f"the best of {len(self.plans)} candidates by their errors at {self.holdout:.3g} of the "
-                f"entries, repeat and select, a random number of runs, {self._runs()}; the promise "
-                "includes what this costs"
+                f"{self.held_out}, repeat and select, a random number of runs, {self._runs()}; the "
+                "promise includes what this costs"
             ),
         )
 
@@ -200,7 +193,37 @@ class BestOf:
         return f"{self.mechanism.event.mean:.3g} on average"
 
 
-def guarantee_of(search: PrivatePlan[BestOf], best: int, ledger: Ledger, entropy: Entropy) -> Guarantee:
+@record
+@dataclass(frozen=True)
+class BestOf(Search):
+    """The best of several completions."""
+
+    held_out: ClassVar[str] = "entries"
+
+    @property
+    def facts(self) -> Facts:
+        facts: Facts = self.plans[0].task.facts
+        return facts
+
+    @cached_property
+    def score(self) -> HeldOutError:
+        return HeldOutError.of(self.facts, self.holdout)
+
+    @property
+    def disjoint(self) -> bool:
+        """An entry by itself is either fitted to or held out; a unit's entries are on both sides."""
+        return self.score.alone
+
+    def check(self) -> None:
+        super().check()
+        if len({plan.task.facts.local for plan in self.plans}) > 1:
+            raise SettingError(
+                "candidates differ in whose rows stay with their owners: give all of them methods that "
+                f"can leave rows there, or {either('local=None', '--local none')}"
+            )
+
+
+def guarantee_of(search: PrivatePlan[Any], best: int, ledger: Ledger, entropy: Entropy) -> Guarantee:
     """What the release of the best run promises; the search is paid for in it."""
     chosen, whole = search.task.plans[best].task.promise, search.guarantee(ledger, entropy)
     return replace(
@@ -213,6 +236,7 @@ def guarantee_of(search: PrivatePlan[BestOf], best: int, ledger: Ledger, entropy
     )
 
 
+_Search = TypeVar("_Search", bound=Search)
 _ASSUMED = ("how many runs were made, and how each of them scored, stays with the holder of the data",)
 
 
@@ -223,19 +247,20 @@ def _score_noise(run: Budget, share: float) -> Gaussian | Laplace:
 
 
 def make_search(
-    plans_within: Callable[[Budget], Sequence[PrivatePlan[Completion]]],
+    kind: type[_Search],
+    plans_within: Callable[[Budget], Sequence[PrivatePlan[Any]]],
     budget: Budget,
     holdout: float,
     repetitions: int,
-) -> PrivatePlan[BestOf]:
+) -> PrivatePlan[_Search]:
     """The search whose runs may cost as much as the budget allows; never sees data.
 
     ``plans_within`` gives the candidates' calibrated plans for one run within a budget.
     """
 
-    def at(noise: float) -> PrivatePlan[BestOf]:
+    def at(noise: float) -> PrivatePlan[_Search]:
         run = Budget(min(1 / noise, budget.epsilon), budget.delta)  # more is never within the budget
-        return PrivatePlan(BestOf(tuple(plans_within(run)), run, holdout, repetitions), budget)
+        return PrivatePlan(kind(tuple(plans_within(run)), run, holdout, repetitions), budget)
 
     start = _USUAL_RATIO / budget.epsilon
     at(start).task.check()

@@ -76,6 +76,24 @@ class Examples:
             total += some.sum(0, dtype=np.int64)
         return total
 
+    def of(self, units: NDArray[np.bool_]) -> Examples:
+        """The examples of some units, which a mask says."""
+        if self.owners is None:
+            return Examples(self.inputs[units], self.targets[units])
+        rows = units[self.owners]
+        owners = np.unique(self.owners[rows], return_inverse=True)[1]
+        return Examples(self.inputs[rows], self.targets[rows], owners)
+
+    def copied(self) -> Examples:
+        """With inputs of its own."""
+        return Examples(self.inputs.copy(), self.targets, self.owners)
+
+    def by_unit(self, values: Array) -> Array:
+        """The mean over each unit's examples of one number for each example."""
+        if self.owners is None:
+            return values
+        return np.asarray(np.bincount(self.owners, values, self.units) / np.diff(self._ends))
+
     def mapped(self, through: Callable[[Array], Array]) -> Examples:
         """With other inputs, made of each example's own; they take the place of the old ones."""
         for rows in _pieces(len(self.inputs)):
