@@ -79,6 +79,21 @@ def precision_at(
     return float(np.mean(hits / np.add.reduceat(top.astype(int), starts)))
 
 
+def calibration_error(observed: ArrayLike, chances: ArrayLike, bins: int = 15) -> float:
+    """How far the likeliest class's probability lies from how often it is right, over equal bins of it.
+
+    ``observed`` are the places of classes, ``chances`` a row of probabilities for each example.
+    """
+    check_count(bins=bins)
+    said, places = as_numbers("probabilities", chances), np.asarray(observed)
+    if said.ndim != 2 or places.shape != said.shape[:1] or not places.size:
+        raise DataError(f"{places.shape} classes need as many rows of chances, got {said.shape}")
+    sure, right = said.max(1), said.argmax(1) == places
+    which = np.minimum((sure * bins).astype(int), bins - 1)
+    gaps = np.bincount(which, right, bins) - np.bincount(which, sure, bins)
+    return float(np.abs(gaps).sum() / len(places))
+
+
 def _pair(observed: ArrayLike, predicted: ArrayLike) -> tuple[Array, Array]:
     x, v = as_numbers("values", observed), as_numbers("predictions", predicted)
     if x.shape != v.shape or x.ndim != 1 or not x.size:

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from sfumato import __version__
 from sfumato.cli import (
     audit,
+    classify,
     complete,
     couple,
     plan,
@@ -114,6 +115,7 @@ for _command in (
     privatise.privatise,
     shard.shard,
     couple.couple,
+    classify.classify,
     predict.predict,
     show.explain,
     sign.sign,

@@ -16,8 +16,13 @@ from sfumato.cli.common import refuse_folder
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
     from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.coupled import Coupled
+    from sfumato.estimators.network import PrivateNetwork
 
 
 class Unseen(StrEnum):
@@ -147,6 +152,7 @@ class OfTables:
     "sfumato predict model cells.csv --out predicted.csv --unseen bias",
     "sfumato predict model cells.csv --own my-ratings.csv --own-mode user",
     "sfumato predict coupled cells.csv --relation ratings --reliance",
+    "sfumato predict network rows.csv --out predicted.csv",
     "sfumato predict private cells.csv --relation ratings --own ratings=my.csv likes=also.csv",
     take_several=("--own", "--own-value"),
 )
@@ -180,23 +186,31 @@ def predict(
     With --own, the labels of own entries are predicted by rows that are solved from these entries and
     the model. That needs no more than a release, happens where the command runs, and costs no budget.
 
-    A coupled model has several tables: --relation says which of them the cells belong to.
+    A coupled model has several tables: --relation says which of them the cells belong to. A network
+    (`sfumato classify`) reads the columns that it has learnt from, and adds the class with the
+    probability of each, or the number.
     """
     from sfumato.data.io.read import read_table, with_dates
     from sfumato.data.io.write import write_added
     from sfumato.estimators.coupled import Coupled
     from sfumato.estimators.loading import load
+    from sfumato.estimators.network import PrivateNetwork
 
     estimator = load(folder)
+    if isinstance(estimator, PrivateNetwork):
+        if own_entries != OwnEntries() or of_tables != OfTables() or date_format is not None:
+            raise SettingError(
+                f"{folder} is a network, which predicts rows of a table by its columns: leave out "
+                "--own, --own-mode, --own-value, --relation, --reliance, --interval and --date-format"
+            )
+        _predict_examples(estimator, file, out, column, separator, variable)
+        return
     _check_options(estimator, folder, own_entries, of_tables, unseen)
     refuse_folder(file)
     # All columns of a CSV file stay as they are written: 007 is not to become 7.
     table = read_table(file, as_text=None, separator=separator, variable=variable)
     names = of_tables.column_names(column)
-    for name in names:
-        if name in table.column_names:
-            how = "choose another with --column" if name == column else "rename it"
-            raise SettingError(f"{file} has a column {name!r} already: {how}")
+    _check_new(file, table, names, column)
     cells = with_dates(table, estimator.modes_, date_format)
     if isinstance(estimator, Coupled):
         relation = of_tables.relation or ""
@@ -205,6 +219,43 @@ def predict(
     else:
         found = [own_entries.predict(estimator, cells, unseen, date_format)]
     added = dict(zip(names, found, strict=True))
+    write_added(file, table, added, sys.stdout.buffer if out is None else out, separator)
+
+
+def _check_new(file: Path, table: pa.Table, names: Iterable[str], column: str) -> None:
+    """Refuse names of columns that a file has already."""
+    for name in names:
+        if name in table.column_names:
+            how = "choose another with --column" if name == column else "rename it"
+            raise SettingError(f"{file} has a column {name!r} already: {how}")
+
+
+def _predict_examples(
+    estimator: PrivateNetwork,
+    file: Path,
+    out: Path | None,
+    column: str,
+    separator: str | None,
+    variable: str | None,
+) -> None:
+    """A class with the probability of each, or a number, for every row."""
+    from sfumato.cli.examples import read_examples, with_categories
+    from sfumato.data.io.write import write_added
+    from sfumato.estimators.network import PrivateClassifier, PrivateRegressor
+    from sfumato.models.features import Columns
+
+    table, features = read_examples(file, separator, variable), estimator.features_
+    listed = features.columns if isinstance(features, Columns) else ()
+    shown = with_categories(table, {each.name: each.categories for each in listed if each.categories})
+    added: dict[str, Any] = {}
+    if isinstance(estimator, PrivateClassifier):
+        chances = estimator.predict_proba(shown)
+        classes = estimator.classes_.tolist()
+        added[column] = [classes[place] for place in chances.argmax(1).tolist()]
+        added |= {f"probability_{name}": chances[:, place] for place, name in enumerate(classes)}
+    elif isinstance(estimator, PrivateRegressor):
+        added[column] = estimator.predict(shown)
+    _check_new(file, table, added, column)
     write_added(file, table, added, sys.stdout.buffer if out is None else out, separator)
 
 

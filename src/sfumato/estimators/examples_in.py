@@ -10,12 +10,12 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.checks import as_pair, check_count, shown
+from sfumato.checks import as_list, as_pair, check_count, shown, wrong
+from sfumato.data.io.tables import check_distinct
 from sfumato.errors import DataError, SettingError
-from sfumato.fit.request import Privacy
-from sfumato.models.features import Column, Columns, Pictures
+from sfumato.models.features import Column, Columns, Pictures, as_numbers, label_of
 from sfumato.privacy.clipping import check_range
-from sfumato.privacy.units import Sample, Unit
+from sfumato.privacy.units import Public, Sample, Unit
 from sfumato.surface import either
 from sfumato.types import Array
 
@@ -41,7 +41,7 @@ def as_table(
     by_name = _by_name(X)
     if by_name is not None:
         return _named(by_name, groups, picture, wanted)
-    values = _array(X)
+    values = as_array("X", X)
     owners = None if groups is None or isinstance(groups, str) else _numbered(groups, len(values))
     if values.ndim == 3 or picture is not None:
         return _pictures(values, picture, owners)
@@ -58,17 +58,29 @@ def _by_name(X: Any) -> dict[str, Array] | None:
         frame = nw.from_native(X, eager_only=True)
     except TypeError:
         return None
-    return {str(name): frame[name].to_numpy() for name in frame.columns}
+    except Exception as error:  # such as two columns of one name
+        raise DataError(f"X cannot be read as a table: {error}") from error
+    names = [str(name) for name in frame.columns]
+    check_distinct(names)
+    return {str(name): as_array(str(name), frame[name].to_numpy()) for name in frame.columns}
 
 
-def _array(X: Any) -> Array:
+def as_array(what: str, values: Any) -> Array:
+    """Numbers as they are, anything else as objects: no example's value changes what another's is."""
     try:
-        values = np.asarray(X)
-    except ValueError as error:
-        raise DataError(f"X is an array or a table, got {shown(X)}") from error
-    if values.dtype.kind == "c":
-        raise DataError("Complex data not supported: X is made of real numbers or of categories")
-    return values
+        made = values if isinstance(values, np.ndarray) else np.asarray(values)
+        if made.dtype.kind not in "biuf" and not isinstance(values, np.ndarray):
+            made = np.asarray(values, object)  # a word among numbers would make words of all
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{what} cannot be read as an array: {shown(type(values))}") from error
+    if made.dtype.kind == "c":
+        raise DataError(f"Complex data not supported: {what} is made of real numbers or of categories")
+    if made.dtype.kind in "MmV":
+        raise DataError(
+            f"{what} holds {made.dtype}, which is neither numbers nor categories: give times as "
+            "numbers, such as days since a date"
+        )
+    return made
 
 
 def _named(
@@ -90,8 +102,13 @@ def _named(
     elif wanted is not None and not _placed(wanted):
         raise DataError(f"there are no columns {', '.join(sorted(set(wanted) - set(by_name)))}")
     if picture is not None:
-        return _pictures(np.stack(list(by_name.values()), 1), picture, owners)
+        pixels = [as_numbers(values) for values in by_name.values()]
+        return _pictures(np.stack(pixels, 1) if pixels else np.zeros((0, 0)), picture, owners)
     return Table(count, len(by_name), list(by_name.values()), tuple(by_name), owners=owners)
+
+
+def _place(name: str) -> int:
+    return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
 
 
 def _placed(names: Sequence[str]) -> bool:
@@ -110,20 +127,34 @@ def _pictures(values: Array, picture: tuple[int, int] | None, owners: Any) -> Ta
 
 
 def _numbered(groups: Any, count: int) -> NDArray[np.int64]:
-    whose = np.asarray(groups)
-    if whose.shape != (count,):
+    whose = as_array("groups", groups)
+    if whose.shape not in ((count,), (count, 1)):
         raise DataError(f"there are {count} examples, and groups of shape {whose.shape}")
-    labels = whose.astype(str) if whose.dtype == object else whose
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    whose = whose.reshape(-1)
+    if whose.dtype.kind not in "biuf":  # whose one example is does not depend on what others are called
+        whose = np.array([_called(each) for each in whose.tolist()], np.str_)
+    return np.unique(whose, return_inverse=True)[1].astype(np.int64)
+
+
+def _called(owner: Any) -> str:
+    return str(int(owner)) if isinstance(owner, float) and owner.is_integer() else str(owner)
+
+
+def targets_of(y: Any, count: int) -> Array:
+    """What is to be predicted, a value for each example."""
+    values = as_array("y", y)
+    if values.shape not in ((count,), (count, 1)):
+        raise DataError(f"there are {count} examples, and targets of shape {values.shape}")
+    return values.reshape(-1)
 
 
 # -- what is public -------------------------------------------------------------------------------
 
 
-def number_of(privacy: Privacy, unit: Sample | Unit) -> int:
+def number_of(public: Public, unit: Sample | Unit) -> int:
     """About how many units there are, which has to be public."""
     owners = isinstance(unit, Unit)
-    count = privacy.public.units if owners else privacy.public.entries
+    count = public.units if owners else public.entries
     if count is None:
         what = f"different {unit.mode}s" if isinstance(unit, Unit) else "examples"
         field = "units" if owners else "entries"
@@ -144,6 +175,8 @@ def columns_of(bounds: Any, width: int | None, names: Sequence[str] | None, *, h
         return Columns(tuple(Column(name, pair) for name in called), hidden)
     said = {str(name): _column(str(name), value) for name, value in bounds.items()}
     called = list(said) if names is None else list(names)
+    if _placed(sorted(called, key=_place)):
+        called.sort(key=_place)  # columns of an array, in whatever order bounds are given
     if width is not None and names is None and width != len(said):
         raise SettingError(f"bounds are of {len(said)} columns, and X has {width}")
     if missing := [name for name in called if name not in said]:
@@ -180,17 +213,21 @@ def categories_of(what: str, listed: Any) -> tuple[str | int, ...]:
     return tuple(made)
 
 
+def check_picture(picture: Any) -> tuple[int, int]:
+    """Height and width of pictures."""
+    if len(sizes := as_list("pictures", picture, "(height, width)")) != 2:
+        raise wrong("pictures", "(height, width)", picture)
+    check_count(4, 1024, height=sizes[0], width=sizes[1])
+    return int(sizes[0]), int(sizes[1])
+
+
 def pictures_of(picture: Any, bounds: Any) -> Pictures:
     """Pictures of a size, with public bounds of their pixels."""
-    try:
-        height, width = picture
-    except (TypeError, ValueError) as error:
-        raise SettingError(f"pictures are (height, width), got {shown(picture)}") from error
-    check_count(4, 1024, height=height, width=width)
+    height, width = check_picture(picture)
     low, high = as_pair("bounds", bounds)
     check_range(low, high)
     scales = 2 if min(height, width) >= _LARGE else 1
-    return Pictures(int(height), int(width), low, high, scales)
+    return Pictures(height, width, low, high, scales)
 
 
 # -- without privacy ------------------------------------------------------------------------------
@@ -198,22 +235,43 @@ def pictures_of(picture: Any, bounds: Any) -> Pictures:
 
 def open_classes(y: Any) -> list[Any]:
     """The classes in the data, where nobody has to be protected."""
-    labels = np.asarray(y).reshape(-1)
-    return list(np.unique(labels.astype(str) if labels.dtype == object else labels).tolist())
+    labels = as_array("y", y).reshape(-1)
+    known = {label_of(each) for each in labels.tolist()} - {None}
+    if labels.dtype.kind == "f" and (labels[np.isfinite(labels)] % 1).any():
+        raise DataError("y holds numbers that are no classes: use PrivateRegressor, or round them")
+    return _sorted(known)
+
+
+def _sorted(labels: Any) -> list[Any]:
+    return sorted(labels, key=lambda label: (isinstance(label, str), label))
 
 
 def open_bounds(table: Table) -> Any:
     """The bounds of the data, where nobody has to be protected."""
     if table.picture is not None:
-        whole = np.asarray(table.columns)
-        return float(whole.min()), float(whole.max())
+        return _within(as_numbers(np.asarray(table.columns).reshape(-1)))
     names = table.names or [str(place) for place in range(table.width)]
     return {name: _open_column(values) for name, values in zip(names, table.columns, strict=True)}
 
 
+def open_targets(y: Any) -> tuple[float, float]:
+    """The same of numbers that are to be predicted."""
+    return _within(as_numbers(as_array("y", y).reshape(-1)))
+
+
 def _open_column(values: Array) -> Any:
-    kinds = np.asarray(values).dtype.kind
-    if kinds in "OUS":
-        return sorted({str(each) for each in values.tolist()})
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    return (low, high if high > low else low + 1.0)
+    numbers = as_numbers(values)
+    if values.dtype.kind in "biuf":
+        return _within(numbers)
+    labels = _sorted({label_of(each) for each in values.tolist()} - {None})
+    words = any(isinstance(each, str) and np.isnan(as_numbers([each])[0]) for each in labels)
+    return labels if words else _within(numbers)
+
+
+def _within(numbers: Array) -> tuple[float, float]:
+    """Bounds of the finite ones; wider where they are all the same."""
+    finite = numbers[np.isfinite(numbers)]
+    if not finite.size:
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if low < high else (low, low + max(1.0, abs(low) / 1000))

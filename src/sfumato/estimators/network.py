@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.checks import (
+    as_list,
     as_pair,
     check_choice,
     check_count,
     check_kind,
+    check_number,
+    check_positive,
     check_progress,
     check_seed,
     given,
@@ -26,11 +29,14 @@ from sfumato.estimators.examples_in import (
     Table,
     as_table,
     categories_of,
+    check_picture,
     columns_of,
     number_of,
     open_bounds,
     open_classes,
+    open_targets,
     pictures_of,
+    targets_of,
 )
 from sfumato.estimators.parameters import Parametrised
 from sfumato.fit.choose import open_ledger
@@ -39,10 +45,11 @@ from sfumato.fit.network import Learning, Learnt, learn_openly, learn_privately
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.kernels.jax import check_installed
-from sfumato.models.features import Columns, Pictures
+from sfumato.models.features import Columns, Pictures, as_numbers, places_of
 from sfumato.models.network import Activation, Architecture, Loss, Network
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
+from sfumato.privacy.clipping import check_range
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.units import Sample, Unit
 from sfumato.sites.examples import Examples
@@ -50,11 +57,12 @@ from sfumato.solvers.network.settings import Training, usual_training
 from sfumato.solvers.protocol import Run
 from sfumato.store.network import StoredNetwork, load_network, save_network, save_network_release
 from sfumato.store.reading import damage
-from sfumato.surface import setting
+from sfumato.surface import either, setting
 from sfumato.typed import made_of
 from sfumato.types import Array
 
 _OPEN_BUDGET = Budget(1e3, 1e-5)  # settings of a fit without privacy are those of a huge budget
+_MOST_STEPS, _MOST_DROPOUT, _MOST_PARAMETERS = 1_000_000, 9.0, 1 << 27
 _NOT_SAVED = ("privacy", "progress", "training", "bounds", "classes", "target_bounds")
 
 
@@ -83,6 +91,7 @@ class PrivateNetwork(Parametrised):
 
         ``features`` is their number, where neither ``bounds`` nor ``pictures`` says it.
         """
+        self._check()
         shown: Columns | Pictures
         if self.pictures is not None:
             shown = pictures_of(self.pictures, self.bounds)
@@ -101,10 +110,9 @@ class PrivateNetwork(Parametrised):
 
     def _plan(self, features: Columns | Pictures, privacy: Privacy) -> PrivatePlan[Learning]:
         unit = self._unit(privacy)
-        count = number_of(privacy, unit)
+        count = number_of(privacy.public, unit)
         architecture = self._architecture(features)
-        clear = isinstance(features, Pictures)
-        training = self._training(architecture, count, privacy.budget, clear=clear)
+        training = self._training(architecture, features, count, privacy.budget)
         what = "examples" if isinstance(unit, Sample) else f"different {unit.mode}s"
         assumed = (
             f"that there are about {count:,} {what} is public",
@@ -117,6 +125,8 @@ class PrivateNetwork(Parametrised):
 
     def _unit(self, privacy: Privacy) -> Sample | Unit:
         privacy.check_one_owner("a network")
+        if privacy.max_entries is not None:
+            raise SettingError(f"a network needs no cap on examples: leave {setting('max_entries')} out")
         if privacy.method != "auto" or privacy.noise != "auto" or privacy.analysis != "proven":
             raise SettingError(
                 "a network has one private method: leave method, noise and analysis out (what paper E "
@@ -134,7 +144,9 @@ class PrivateNetwork(Parametrised):
             "owner: the name of the column that says whose they are, such as patient"
         )
 
-    def _training(self, architecture: Architecture, count: int, budget: Any, *, clear: bool) -> Training:
+    def _training(
+        self, architecture: Architecture, features: Columns | Pictures, count: int, budget: Any
+    ) -> Training:
         if self.training is not None:
             check_kind(Training, "a Training", training=self.training)
             self.training.check()
@@ -146,14 +158,20 @@ class PrivateNetwork(Parametrised):
             steps=self.steps,
             dropout=float(self.dropout),
             prior_scale=self.prior_scale,
-            clear=clear,
+            table=isinstance(features, Columns),
         )
         usual.check()
         return usual
 
     def _architecture(self, features: Columns | Pictures) -> Architecture:
         hidden = tuple(int(size) for size in self.hidden)
-        return Architecture(features.size, self._outputs, hidden, self.activation, self.loss)
+        made = Architecture(features.size, self._outputs, hidden, self.activation, self.loss)
+        if made.parameters > _MOST_PARAMETERS:
+            raise SettingError(
+                f"a network of {made.parameters:,} parameters is larger than the {_MOST_PARAMETERS:,} "
+                f"that are trained here: make {setting('hidden')} smaller, or leave columns out"
+            )
+        return made
 
     @property
     def _outputs(self) -> int:
@@ -162,16 +180,16 @@ class PrivateNetwork(Parametrised):
     def _check(self) -> None:
         check_installed()
         check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
-        if isinstance(self.hidden, str | bytes | int) or not isinstance(self.hidden, Sequence):
-            raise SettingError(
-                f"hidden is the sizes of the hidden layers, such as (64,), got {self.hidden!r}"
-            )
-        for size in self.hidden:
+        for size in as_list("hidden", self.hidden, "the sizes of the hidden layers, such as (64,)"):
             check_count(hidden=size)
         check_choice(("relu", "tanh"), activation=self.activation)
+        check_number(0, _MOST_DROPOUT, dropout=self.dropout)
+        check_positive(**given(prior_scale=self.prior_scale))
         check_seed(seed=self.seed)
-        check_count(**given(steps=self.steps))
+        check_count(1, _MOST_STEPS, **given(steps=self.steps))
         check_progress(self.progress)
+        if self.pictures is not None:
+            check_picture(self.pictures)
 
     # -- what is shown ----------------------------------------------------------------------------
 
@@ -180,10 +198,11 @@ class PrivateNetwork(Parametrised):
         bounds = self.bounds
         if bounds is None:
             if self.privacy is not None:
-                raise SettingError(
-                    "say between which public bounds columns lie: bounds=(low, high) for all, or by "
-                    "name bounds={'age': (0, 120), 'sex': ['f', 'm']}"
+                how = either(
+                    "bounds=(low, high) for all, or by name bounds={'age': (0, 120), 'sex': ['f', 'm']}",
+                    "--bounds 0:10 for all, or by name --bounds age=0:120 --categories sex=f,m",
                 )
+                raise SettingError(f"say between which public bounds columns lie: {how}")
             bounds = open_bounds(table)
         if table.picture is not None:
             return pictures_of(table.picture, bounds)
@@ -244,9 +263,7 @@ class PrivateNetwork(Parametrised):
     ) -> Learnt:
         examples = self._examples(features, table, targets, known, owners=False)
         architecture = self._architecture(features)
-        clear = isinstance(features, Pictures)
-        count = max(examples.units, 1)
-        self.training_ = self._training(architecture, count, _OPEN_BUDGET, clear=clear)
+        self.training_ = self._training(architecture, features, max(examples.units, 1), _OPEN_BUDGET)
         self.guarantee_, self._noise, self._units = None, 0.0, examples.units
         return learn_openly(
             architecture, self.training_, features, examples, int(self.seed), self.progress
@@ -483,7 +500,7 @@ class PrivateClassifier(PrivateNetwork):
 
     def _begin(self, y: Any) -> None:
         if self.privacy is not None and self.classes is None:
-            raise SettingError("say which classes there can be, which is public: classes=[...]")
+            raise SettingError(_say_classes())
         listed = open_classes(y) if self.classes is None else self.classes
         self.classes_ = np.array(categories_of("classes", listed), object)
         if len(self.classes_) < 2:
@@ -493,19 +510,14 @@ class PrivateClassifier(PrivateNetwork):
 
     @property
     def _outputs(self) -> int:
-        if hasattr(self, "classes_"):
-            return len(self.classes_)
-        if self.classes is None:
-            raise SettingError("say which classes there can be, which is public: classes=[...]")
-        return len(categories_of("classes", self.classes))
+        if self.classes is not None:
+            return len(categories_of("classes", self.classes))
+        if not hasattr(self, "classes_"):
+            raise SettingError(_say_classes())
+        return len(self.classes_)
 
     def _targets(self, y: Any, count: int) -> tuple[Array, NDArray[np.bool_]]:
-        labels = np.asarray(y)
-        if labels.shape not in ((count,), (count, 1)):
-            raise DataError(f"there are {count} examples, and targets of shape {labels.shape}")
-        places = {label: place for place, label in enumerate(self.classes_.tolist())}
-        found = [places.get(_label(each), -1) for each in labels.reshape(-1).tolist()]
-        targets = np.array(found, np.int32)
+        targets = places_of(targets_of(y, count), self.classes_.tolist())
         return targets, targets >= 0
 
     def predict_proba(self, X: Any) -> Array:
@@ -532,9 +544,8 @@ class PrivateClassifier(PrivateNetwork):
 
     def score(self, X: Any, y: Any) -> float:
         """Share of examples whose class is right; no guarantee covers it."""
-        said = [_label(each) for each in np.asarray(y).reshape(-1).tolist()]
-        right = [a == b for a, b in zip(self.predict(X).tolist(), said, strict=True)]
-        return float(np.mean(right))
+        said = self.predict_proba(X).argmax(1)
+        return float((said == places_of(targets_of(y, len(said)), self.classes_.tolist())).mean())
 
     @property
     def _stands_for(self) -> tuple[Any, ...]:
@@ -603,31 +614,27 @@ class PrivateRegressor(PrivateNetwork):
 
     def _begin(self, y: Any) -> None:
         if self.privacy is not None and self.target_bounds is None:
-            raise SettingError("say between which public bounds targets lie: target_bounds=(low, high)")
-        bounds = self.target_bounds
-        if bounds is None:
-            numbers = np.asarray(y, np.float64)
-            bounds = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+            how = either("target_bounds=(low, high)", "--target-bounds LOW HIGH")
+            raise SettingError(f"say between which public bounds targets lie: {how}")
+        bounds = open_targets(y) if self.target_bounds is None else self.target_bounds
         self.target_bounds_ = as_pair("target_bounds", bounds)
-        if not self.target_bounds_[0] < self.target_bounds_[1]:
-            raise SettingError(f"target_bounds are two numbers, the lower one first, got {bounds}")
+        check_range(*self.target_bounds_)
 
     @property
     def _outputs(self) -> int:
         return 1
 
     def _targets(self, y: Any, count: int) -> tuple[Array, NDArray[np.bool_]]:
-        numbers = np.asarray(y, np.float64)
-        if numbers.shape not in ((count,), (count, 1)):
-            raise DataError(f"there are {count} examples, and targets of shape {numbers.shape}")
+        numbers = as_numbers(targets_of(y, count))
         low, high = self.target_bounds_
         scaled = (np.clip(numbers.reshape(-1, 1), low, high) - (low + high) / 2) / ((high - low) / 2)
-        known = np.isfinite(scaled[:, 0])
+        known = ~np.isnan(scaled[:, 0])
         return np.where(known[:, None], scaled, 0.0).astype(np.float32), known
 
     def predict(self, X: Any) -> Array:
         """A number for each example, within the bounds."""
-        return self._numbers(self.network_ if hasattr(self, "network_") else None, self._inputs(X))
+        inputs = self._inputs(X)
+        return self._numbers(self.network_, inputs)
 
     def _numbers(self, network: Any, inputs: Array) -> Array:
         low, high = self.target_bounds_
@@ -641,9 +648,10 @@ class PrivateRegressor(PrivateNetwork):
 
     def score(self, X: Any, y: Any) -> float:
         """R squared; no guarantee covers it."""
-        numbers = np.asarray(y, np.float64).reshape(-1)
-        error = float(((numbers - self.predict(X)) ** 2).sum())
-        return 1 - error / float(((numbers - numbers.mean()) ** 2).sum())
+        said = self.predict(X)
+        numbers = as_numbers(targets_of(y, len(said)))
+        error, whole = ((numbers - said) ** 2).sum(), ((numbers - numbers.mean()) ** 2).sum()
+        return float(1 - error / whole) if whole > 0 else float(error == 0)
 
     @property
     def _stands_for(self) -> tuple[Any, ...]:
@@ -657,5 +665,6 @@ class PrivateRegressor(PrivateNetwork):
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (PrivateClassifier, PrivateRegressor)}
 
 
-def _label(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _say_classes() -> str:
+    how = either("classes=[...]", "--classes a b")
+    return f"say which classes there can be, which is public: {how}"

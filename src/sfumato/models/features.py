@@ -6,6 +6,7 @@ mean of all rows, which is subtracted afterwards, is charged (:mod:`sfumato.solv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from sfumato.types import Array
 _LEAST = 1e-9
 _FLOOR = 1e-5  # variance of a group of features below which it is taken for flat
 _STRETCH, _HIDDEN_STRETCH = 2.5, 5.0  # of columns within bounds, which use a part of these
+_PICTURES = 4096  # that are scaled at once
 _LONGEST = 0.6  # times the stretch is how long a row of columns may be
 
 
@@ -61,38 +63,46 @@ class Column:
         Whatever is none of these, missing values among them, is a row of zeros.
         """
         if self.bounds is None:
-            categories = np.array(self.categories, object)
-            return np.asarray(np.equal.outer(_as_labels(values), categories), np.float32)
+            places = places_of(values, self.categories)[:, None]
+            return np.asarray(places == np.arange(len(self.categories)), np.float32)
         low, high = self.bounds
         middle, half = low / 2 + high / 2, high / 2 - low / 2
-        numbers = (np.clip(_as_numbers(values), low, high) - middle) / half
+        numbers = (np.clip(as_numbers(values), low, high) - middle) / half
         return np.where(np.isnan(numbers), 0.0, numbers)[:, None]
 
 
-def _as_numbers(values: Array) -> Array:
-    """Numbers; what is none is missing. Nothing is said of it: it may be one example's."""
-    try:
-        return np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        return np.array([_number(value) for value in values], np.float64)
+def as_numbers(values: Any) -> Array:
+    """Numbers, each by itself; what is none is missing, and nothing is said of it."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    return np.array([_number(value) for value in _listed(values)], np.float64)
 
 
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # of whatever kind: it may be anything
         return np.nan
 
 
-def _as_labels(values: Array) -> Array:
-    """Labels as words or whole numbers, as categories are: 2.0 is 2."""
-    listed = np.asarray(values).tolist()
-    whole = [
-        int(value) if isinstance(value, float) and value.is_integer() else value for value in listed
-    ]
-    labels = np.empty(len(whole), object)
-    labels[:] = whole
-    return labels
+def places_of(values: Any, categories: Sequence[str | int]) -> NDArray[np.int32]:
+    """Which of some categories each value is, -1 for none: words or whole numbers, and 2.0 is 2."""
+    places: dict[Any, int] = {category: place for place, category in enumerate(categories)}
+    return np.array([places.get(label_of(value), -1) for value in _listed(values)], np.int32)
+
+
+def _listed(values: Any) -> list[Any]:
+    listed: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    return listed
+
+
+def label_of(value: Any) -> str | int | None:
+    """A value as categories are written; None for what can be no category."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, str | int) else None
 
 
 @record
@@ -149,15 +159,23 @@ class Pictures:
     def rows(self, examples: Any) -> NDArray[np.int16]:
         from sfumato.kernels.jax.scattering import scattered
 
-        pictures = np.asarray(examples, np.float32).reshape(-1, self.height, self.width)
-        scaled = (np.clip(pictures, self.low, self.high) - self.low) / (self.high - self.low)
-        scaled = np.where(np.isnan(scaled), 0.0, scaled)
+        scaled = self._scaled(np.asarray(examples).reshape(len(examples), -1))
         rows = np.empty((len(scaled), self.size), np.int16)
         begin = 0
         for some in scattered(scaled, self.scales, self.angles):
             rows[begin : begin + len(some)] = self._normalised(some)
             begin += len(some)
         return rows
+
+    def _scaled(self, pictures: Array) -> Array:
+        """Pixels from 0 to 1, what is none of them 0; some pictures at a time, for the memory."""
+        scaled = np.empty((len(pictures), self.height, self.width), np.float32)
+        for begin in range(0, len(pictures), _PICTURES):
+            some = pictures[begin : begin + _PICTURES]
+            pixels = as_numbers(some.reshape(-1)).reshape(-1, self.height, self.width)
+            within = (np.clip(pixels, self.low, self.high) - self.low) / (self.high - self.low)
+            scaled[begin : begin + _PICTURES] = np.where(np.isnan(within), 0.0, within)
+        return scaled
 
     def _normalised(self, paths: Array) -> NDArray[np.int16]:
         """Groups of paths that differ in one angle, of mean 0 and variance 1 each; then length 1."""

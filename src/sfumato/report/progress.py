@@ -14,13 +14,21 @@ class _Bar:
     """A bar on the terminal, and a context; where there is no terminal, nothing is shown."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[beside]}"),
             TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
             disable=not console.is_terminal,

@@ -154,9 +154,9 @@ def _parse(separator: str) -> Any:
 
 
 def with_columns(
-    path: Path, kind: str, separator: str | None, added: Mapping[str, NDArray[Any]]
+    path: Path, kind: str, separator: str | None, added: Mapping[str, NDArray[Any] | list[Any]]
 ) -> Iterator[bytes]:
-    """The text of a file with columns of numbers at its end, and otherwise byte for byte as it is."""
+    """The text of a file with columns of numbers or words at its end, otherwise as it is."""
     with open_text(path) as source:
         text = source.read()
     cut = _separator(text[:HEAD_BYTES], kind, separator)
@@ -172,12 +172,21 @@ def with_columns(
         raise DataError(f"{path} has changed while it was read")
 
 
-def _cells(added: Mapping[str, NDArray[Any]], separator: str) -> Iterator[bytes]:
+def _cells(added: Mapping[str, NDArray[Any] | list[Any]], separator: str) -> Iterator[bytes]:
     """What is added to each line: first the names, then the numbers of one row after the other."""
     yield "".join(f"{separator}{_quoted(name, separator)}" for name in added).encode()
-    columns = [pa.array(values).cast(pa.string()) for values in added.values()]
+    columns = [_texts(pa.array(values), separator) for values in added.values()]
     for row in pc.binary_join_element_wise("", *columns, separator).to_pylist():
         yield row.encode()
+
+
+def _texts(values: pa.Array, separator: str) -> pa.Array:
+    """Numbers as they are, words in quotes where they need some."""
+    if not pa.types.is_string(values.type):
+        return values.cast(pa.string())
+    words = values.dictionary_encode()
+    quoted = pa.array([_quoted(word, separator) for word in words.dictionary.to_pylist()], pa.string())
+    return quoted.take(words.indices)
 
 
 def _quoted(name: str, separator: str) -> str:

@@ -75,11 +75,11 @@ def _known_suffix(path: str | os.PathLike[str]) -> str:
 def write_added(
     source: Path,
     table: pa.Table,
-    added: Mapping[str, NDArray[Any]],
+    added: Mapping[str, NDArray[Any] | list[Any]],
     out: Path | BinaryIO,
     separator: str | None = None,
 ) -> None:
-    """Write the table of a file with more columns of numbers, to a path or to an open stream.
+    """Write the table of a file with more columns, of numbers or words, to a path or to an open stream.
 
     What a .csv or .tsv file holds is not written anew where the same kind is asked for, but copied, with
     the new columns at the end of its lines. A stream gets what the file is, or else CSV.
