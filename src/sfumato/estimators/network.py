@@ -39,7 +39,7 @@ from sfumato.fit.network import Learning, Learnt, learn_openly, learn_privately
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.kernels.jax import check_installed
-from sfumato.models.features import Columns, Pictures
+from sfumato.models.features import Columns, Pictures, as_numbers
 from sfumato.models.network import Activation, Architecture, Loss, Network
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
@@ -489,11 +489,11 @@ class PrivateClassifier(PrivateNetwork):
 
     @property
     def _outputs(self) -> int:
+        if self.classes is not None:
+            return len(categories_of("classes", self.classes))
         if hasattr(self, "classes_"):
             return len(self.classes_)
-        if self.classes is None:
-            raise SettingError("say which classes there can be, which is public: classes=[...]")
-        return len(categories_of("classes", self.classes))
+        raise SettingError("say which classes there can be, which is public: classes=[...]")
 
     def _targets(self, y: Any, count: int) -> tuple[Array, NDArray[np.bool_]]:
         labels = np.asarray(y)
@@ -613,9 +613,10 @@ class PrivateRegressor(PrivateNetwork):
         return 1
 
     def _targets(self, y: Any, count: int) -> tuple[Array, NDArray[np.bool_]]:
-        numbers = np.asarray(y, np.float64)
-        if numbers.shape not in ((count,), (count, 1)):
-            raise DataError(f"there are {count} examples, and targets of shape {numbers.shape}")
+        given = np.asarray(y)
+        if given.shape not in ((count,), (count, 1)):
+            raise DataError(f"there are {count} examples, and targets of shape {given.shape}")
+        numbers = as_numbers(given.reshape(-1))  # what is no number is not known
         low, high = self.target_bounds_
         scaled = (np.clip(numbers.reshape(-1, 1), low, high) - (low + high) / 2) / ((high - low) / 2)
         known = np.isfinite(scaled[:, 0])

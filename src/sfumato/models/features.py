@@ -65,11 +65,12 @@ class Column:
             return np.asarray(np.equal.outer(_as_labels(values), categories), np.float32)
         low, high = self.bounds
         middle, half = low / 2 + high / 2, high / 2 - low / 2
-        numbers = (np.clip(_as_numbers(values), low, high) - middle) / half
+        # Clipped once more: of bounds that lie close beside their size, the middle is rounded.
+        numbers = np.clip((np.clip(as_numbers(values), low, high) - middle) / half, -1, 1)
         return np.where(np.isnan(numbers), 0.0, numbers)[:, None]
 
 
-def _as_numbers(values: Array) -> Array:
+def as_numbers(values: Array) -> Array:
     """Numbers; what is none is missing. Nothing is said of it: it may be one example's."""
     try:
         return np.asarray(values, np.float64)
@@ -149,7 +150,8 @@ class Pictures:
     def rows(self, examples: Any) -> NDArray[np.int16]:
         from sfumato.kernels.jax.scattering import scattered
 
-        pictures = np.asarray(examples, np.float32).reshape(-1, self.height, self.width)
+        with np.errstate(over="ignore"):  # what is beyond single precision is beyond the bounds
+            pictures = np.asarray(examples, np.float32).reshape(-1, self.height, self.width)
         scaled = (np.clip(pictures, self.low, self.high) - self.low) / (self.high - self.low)
         scaled = np.where(np.isnan(scaled), 0.0, scaled)
         rows = np.empty((len(scaled), self.size), np.int16)
