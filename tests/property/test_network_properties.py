@@ -266,7 +266,9 @@ def test_dropout_is_clipped_as_well(seed, network, owned):
     assert 0 < length_of(difference) <= ONE
 
 
-@pytest.mark.parametrize("network", [NETWORKS[0], NETWORKS[2], Architecture(300, 10, (70,), "relu")], ids=str)
+@pytest.mark.parametrize(
+    "network", [NETWORKS[0], NETWORKS[2], Architecture(300, 10, (70,), "relu")], ids=str
+)
 @pytest.mark.parametrize("owned", [False, True])
 def test_where_an_example_lies_in_a_batch_does_not_matter(network, owned):
     """The assumption that the guarantee names, for this machine: sums agree to the last step."""

@@ -69,7 +69,7 @@ def _forward(
 
 
 def _rounded(values: jax.Array) -> jax.Array:
-    """Whole steps, and never anything but finite numbers: NaN in one example's row would be in all sums."""
+    """Whole steps, finite whatever comes: NaN in one example's row would be in all sums."""
     steps = jnp.where(jnp.isnan(values), 0.0, jnp.rint(values / INPUT_STEP))
     return jnp.clip(steps, -MOST_INPUT, MOST_INPUT) * INPUT_STEP
 

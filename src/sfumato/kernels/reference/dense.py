@@ -1,7 +1,7 @@
 """Readable twin of ``kernels/jax/dense.py``: every example's gradient formed, by itself.
 
-What is forward and backward is computed in double precision, lengths and scales are rounded to single
-precision where the kernel's are: where single precision makes no error, both give the same whole numbers.
+Outputs and errors are computed in double precision, lengths and scales are rounded to single precision
+as the kernel's are: where single precision makes no error, both give the same whole numbers.
 """
 
 from __future__ import annotations
@@ -116,6 +116,6 @@ def clipped_sums_reference(
 
 
 def _whole(a: Array, d: Array, scale: np.float32) -> Array:
-    """A layer's gradient, scaled, in whole numbers: inputs, and the one, in steps times errors in steps."""
+    """A layer's scaled gradient: whole steps of what goes in, and of the one, times those of errors."""
     steps = np.rint(a / INPUT_STEP).astype(np.int64)
     return np.outer(steps, np.trunc(d.astype(np.float32) * scale).astype(np.int64))
