@@ -15,14 +15,16 @@ from sfumato.auditing.bounds import Counts, epsilon_bound, gaussian_bound, gauss
 from sfumato.auditing.coupled_subject import RelationNeighbours, RelationSubject
 from sfumato.auditing.likelihood import known_ratio
 from sfumato.auditing.neighbours import Neighbours
+from sfumato.auditing.networks import NetworkNeighbours, NetworkSubject, NetworkTrial
 from sfumato.auditing.subject import Subject, check_common
 from sfumato.auditing.trials import Runs, Trial, carry_out
 from sfumato.auditing.verdict import Audit, Finding
 from sfumato.checks import as_names, check_count, check_kind, given
-from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.data.tensor import SparseTensor
+from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.coupled import Coupled
-from sfumato.fit.completion import Completion
+from sfumato.estimators.network import PrivateNetwork
 from sfumato.fit.plan import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.types import Array
@@ -34,8 +36,8 @@ _LEAST_RUNS = 40
 
 
 def audit(
-    estimator: TensorEstimator | Coupled,
-    data: SparseTensor | Sequence[int | Mode] | Mapping[str, SparseTensor],
+    estimator: TensorEstimator | Coupled | PrivateNetwork,
+    data: SparseTensor | Sequence[Any] | Mapping[str, SparseTensor],
     *,
     runs: int = 1000,
     canaries: Sequence[str] | None = None,
@@ -60,7 +62,8 @@ def audit(
     ----------
     estimator : with ``privacy=...``: the fit to attack. Nothing is charged to its ledger.
     data : a tensor with bounds, or a public shape, for which data are made up on which canaries show. Of
-        :class:`Coupled` tensors with bounds by name; canaries then are "ratings: least" and the like.
+        :class:`Coupled` tensors with bounds by name; canaries then are "ratings: least" and the like. Of
+        a network (X, y), or (X, y, groups): the canary is the last example, or all of its owner's.
     runs : fits for each canary. The bound cannot exceed about the logarithm of a twentieth of them.
         Decide on their number beforehand: to add runs until something is found is to try again, and
         each try has the error of one.
@@ -79,8 +82,12 @@ def audit(
     for what, parts in given(canaries=canaries, sees=sees).items():
         as_names(what, parts)
     check_kind(str | PathLike | None, "the path of a folder", out=out)
-    subject: Subject | RelationSubject
-    if isinstance(estimator, Coupled):
+    subject: Subject | RelationSubject | NetworkSubject
+    if isinstance(estimator, PrivateNetwork):
+        if sees is not None:
+            raise SettingError("of a network all that is released is looked at: leave sees out")
+        subject = NetworkSubject.of(estimator, data)
+    elif isinstance(estimator, Coupled):
         subject = RelationSubject.of(estimator, data)
     else:
         subject = Subject.of(estimator, data, bounds, whole_fits=whole_fits)
@@ -90,7 +97,8 @@ def audit(
     findings = []
     for name in names:
         pair = subject.pair(name)
-        trial = Trial(subject.estimator, pair, None if sees is None else tuple(sees), seed)
+        kind: Any = NetworkTrial if isinstance(subject, NetworkSubject) else Trial
+        trial: Trial = kind(subject.estimator, pair, None if sees is None else tuple(sees), seed)
         folder = None if out is None else Path(out) / name.replace(": ", "-")
         done = 0
 
@@ -121,9 +129,9 @@ class _Candidate(NamedTuple):
 
 def attacked(
     runs: Runs,
-    pair: Neighbours | RelationNeighbours,
+    pair: Neighbours | RelationNeighbours | NetworkNeighbours,
     start: Multilinear | None,
-    plan: PrivatePlan[Completion],
+    plan: PrivatePlan[Any],
     delta: float,
     error: float,
     *,

@@ -71,12 +71,12 @@ class Trial:
         """What runs depend on: those of another trial must not be taken for this one's."""
         kinds = type(self.estimator), type(privacy_of(self.estimator).method)
         params = {k: v for k, v in self.estimator.get_params().items() if k not in _NO_MATTER}
-        digest = hashlib.sha256(_code(kinds))
-        digest.update(_in_full((kinds[0].__name__, params)))
+        digest = hashlib.sha256(code_of(kinds))
+        digest.update(in_full((kinds[0].__name__, params)))
         for side in self.neighbours.sides:
             for name, tensor in side.items() if isinstance(side, Mapping) else [("", side)]:
                 modes = [(mode.name, mode.size, mode.bin, mode.labels) for mode in tensor.modes]
-                digest.update(_in_full((name, modes, tensor.bounds)))
+                digest.update(in_full((name, modes, tensor.bounds)))
                 digest.update(tensor.coordinates.tobytes())
                 digest.update(tensor.values.tobytes())
         digest.update(repr((self.neighbours.canary, self.sees, self.seed)).encode())
@@ -97,7 +97,7 @@ def _files_that_matter() -> set[Path]:
 
 
 @cache
-def _code(kinds: tuple[type, ...]) -> bytes:
+def code_of(kinds: tuple[type, ...]) -> bytes:
     """Digest of the code of a run: a mechanism that was mended makes another audit."""
     files = _files_that_matter()
     for kind in kinds:
@@ -106,7 +106,7 @@ def _code(kinds: tuple[type, ...]) -> bytes:
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).digest()
 
 
-def _in_full(settings: Any) -> bytes:
+def in_full(settings: Any) -> bytes:
     with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
         return repr(settings).encode()
 

@@ -147,8 +147,8 @@ def observed(
                 kept[name] = finite(seen[name][levels[levels < len(seen[name])]])
     for name in ("core", "texts"):
         if name in seen:
-            kept[name] = _summed(finite(seen[name]))
-    kept["rest"] = _summed(np.concatenate([[0.0], *(finite(part).ravel() for part in seen.values())]))
+            kept[name] = summed(finite(seen[name]))
+    kept["rest"] = summed(np.concatenate([[0.0], *(finite(part).ravel() for part in seen.values())]))
     if sees is None:
         kept["mean"] = finite(np.array([view.model["mean"]], np.float64))
         if view.covers(cells):
@@ -166,7 +166,7 @@ def finite(part: Array) -> Array:
     return np.nan_to_num(np.asarray(part, np.float64), nan=1e30, posinf=2e30, neginf=-2e30)
 
 
-def _summed(numbers: Array) -> Array:
+def summed(numbers: Array) -> Array:
     """All of them, or sums with random signs, each number being part of one."""
     flat = numbers.ravel()
     if flat.size <= _ALL_KEPT:

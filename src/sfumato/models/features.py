@@ -67,7 +67,8 @@ class Column:
             return np.asarray(places == np.arange(len(self.categories)), np.float32)
         low, high = self.bounds
         middle, half = low / 2 + high / 2, high / 2 - low / 2
-        numbers = (np.clip(as_numbers(values), low, high) - middle) / half
+        # Clipped once more: of bounds that lie close beside their size, the middle is rounded.
+        numbers = np.clip((np.clip(as_numbers(values), low, high) - middle) / half, -1, 1)
         return np.where(np.isnan(numbers), 0.0, numbers)[:, None]
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.errors import DataError
 from sfumato.kernels.grid import INPUT_STEP
 from sfumato.types import Array
 
 _UP = 1 + 2.0**-20  # squares that are rounded to single precision are not smaller than they were
 _ROWS = 8192  # that are worked on at once
+_MOST_UNITS = 1 << 25  # each adds 2^36 steps at most: no sum leaves the range of what can be released
 
 
 class Chunk(NamedTuple):
@@ -41,6 +44,8 @@ class Examples:
         if owners is not None:
             self._order = np.argsort(owners, kind="stable")
             self._ends = np.concatenate([[0], np.cumsum(np.bincount(owners))])
+        if self.units > _MOST_UNITS:
+            raise DataError(f"{self.units:,} units are more than the proofs cover, {_MOST_UNITS:,}")
 
     @property
     def units(self) -> int:
@@ -65,11 +70,15 @@ class Examples:
             present = (np.arange(size) < len(some)).astype(np.float32)
             yield Chunk(self.inputs[chosen], self.squares[chosen], self.targets[chosen], present)
 
-    def summed(self) -> NDArray[np.int64]:
-        """Sum of all inputs, in whole steps; an owner's count together as much as one of them."""
+    def summed(self, reach: float = inf) -> NDArray[np.int64]:
+        """Sum of all inputs, in whole steps; an owner's count together as much as one of them.
+
+        Inputs that are longer than ``reach`` are left out.
+        """
         total = np.zeros(self.inputs.shape[1], np.int64)
         for rows in _pieces(len(self.inputs)):
-            some = self.inputs[rows]
+            near = self.squares[rows] <= 1 + reach**2
+            some = self.inputs[rows] * near[:, None]
             if self.owners is not None:
                 each = np.diff(self._ends)[self.owners[rows]]
                 some = np.trunc(some / each[:, None])  # towards zero: no length grows

@@ -45,7 +45,7 @@ class StoredNetwork:
 
 def save_network(stored: StoredNetwork, folder: str | os.PathLike[str]) -> Path:
     """Write a network; of a private one its release, in a folder of that name."""
-    files = _files(stored)
+    files = network_files(stored)
     if stored.guarantee is None:
         return write_folder(files, folder)
     return write_private(files, None, folder)
@@ -55,10 +55,10 @@ def save_network_release(stored: StoredNetwork, folder: str | os.PathLike[str]) 
     """Write what the guarantee covers, and nothing else."""
     if stored.guarantee is None:
         raise ModelFileError("a network without a guarantee cannot be released")
-    return write_folder(_files(stored), folder)
+    return write_folder(network_files(stored), folder)
 
 
-def _files(stored: StoredNetwork) -> dict[str, bytes]:
+def network_files(stored: StoredNetwork) -> dict[str, bytes]:
     features = stored.features
     description = {
         "kind": NETWORK,

@@ -188,7 +188,7 @@ class _Array:
 def test_a_mended_mechanism_makes_another_audit(monkeypatch):
     before = trial_of().fingerprint()
     assert trial_of().fingerprint() == before
-    monkeypatch.setattr(trials, "_code", lambda kinds: b"mended")
+    monkeypatch.setattr(trials, "code_of", lambda kinds: b"mended")
     assert trial_of().fingerprint() != before
 
 
@@ -202,9 +202,9 @@ def test_all_code_counts_but_what_cannot_matter_to_a_release():
 
 
 def test_the_digest_of_the_code_holds_the_solvers_own_file():
-    trials._code.cache_clear()
-    ours = trials._code((sf.CP, RowSums))
-    assert ours != trials._code((sf.CP, PrivatePasses))
+    trials.code_of.cache_clear()
+    ours = trials.code_of((sf.CP, RowSums))
+    assert ours != trials.code_of((sf.CP, PrivatePasses))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

@@ -49,7 +49,7 @@ def test_a_twin_takes_records_and_numbers_of_kernels_and_no_function(twin):
     """Or it would be held against itself."""
     for name in imported_by(twin):
         module, _, part = name.rpartition(".")
-        if module.startswith("sfumato.kernels.numba."):
+        if module.startswith(("sfumato.kernels.numba.", "sfumato.kernels.jax.")):
             taken = getattr(import_module(module), part)
             assert isinstance(taken, type) or not callable(taken), name
 

@@ -7,9 +7,11 @@ per-example gradient computations", 2015; X. Li et al., "Large language models c
 differentially private learners", 2022).
 
 What goes into a layer is rounded to whole steps of 2^-14, and errors, once they are scaled so that all
-layers together have norm ``clip`` at most, are cut towards zero to steps of ``clip`` 2^-22. Products of
-the two are whole numbers below 2^36 and sums of up to 2^16 of them are exact in double precision, in
-whatever order they are added. The twin that is easy to read: ``kernels/reference/dense.py``.
+layers together have norm ``clip`` at most, are cut towards zero to steps of ``clip`` 2^-22. The bound
+that privacy rests on is then taken from these whole numbers themselves: what is longer, by whatever
+overflow or rounding of single precision, adds nothing. Products of the two are whole numbers below 2^36
+and sums of up to 2^16 of them are exact in double precision, in whatever order they are added. The twin
+that is easy to read: ``kernels/reference/dense.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sfumato.kernels.grid import ERROR_STEP, INPUT_STEP, MOST_INPUT
+from sfumato.kernels.grid import BELOW_ONE, ERROR_STEP, INPUT_STEP, MOST_INPUT
 
 Activation = Literal["relu", "tanh"]
 Loss = Literal["classes", "numbers"]
@@ -44,34 +46,44 @@ class Given(NamedTuple):
 
 def _forward(
     layers: Layers, inputs: jax.Array, factors: Factors, activation: Activation
-) -> list[jax.Array]:
-    """What goes into every layer, rounded to whole steps, and what comes out of the last."""
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """What goes into every layer, rounded to whole steps, and what comes out of the last.
+
+    And the same without factors of dropout, which says how steep a unit is.
+    """
     into = [inputs.astype(jnp.float32) * INPUT_STEP]
+    bent = []
     for number, layer in enumerate(layers):
         if number > 0:
-            bent = jnp.maximum(into[-1], 0) if activation == "relu" else jnp.tanh(into[-1])
-            into[-1] = _rounded(bent / sqrt(bent.shape[1]))
+            out = jnp.maximum(into[-1], 0) if activation == "relu" else jnp.tanh(into[-1])
+            into[-1] = _rounded(out / sqrt(out.shape[1]))
+        bent.append(into[-1])
         if factors is not None:
             into[-1] = _rounded(into[-1] * factors[number])
         # Not fused: products of matrices are fast where they take these as they are.
         into[-1] = jax.lax.optimization_barrier(into[-1])
+        if factors is None:
+            bent[-1] = into[-1]
         into.append(into[-1] @ layer[0] + layer[1])
-    return into
+    return into, bent
 
 
 def _rounded(values: jax.Array) -> jax.Array:
-    return jnp.clip(jnp.rint(values / INPUT_STEP), -MOST_INPUT, MOST_INPUT) * INPUT_STEP
+    """Whole steps, finite whatever comes: NaN in one example's row would be in all sums."""
+    steps = jnp.where(jnp.isnan(values), 0.0, jnp.rint(values / INPUT_STEP))
+    return jnp.clip(steps, -MOST_INPUT, MOST_INPUT) * INPUT_STEP
 
 
 def _errors(
     layers: Layers,
-    into: list[jax.Array],
+    passed: tuple[list[jax.Array], list[jax.Array]],
     targets: jax.Array,
     factors: Factors,
     activation: Activation,
     loss: Loss,
 ) -> list[jax.Array]:
     """Derivatives of an example's loss by what comes out of each layer, before it is bent."""
+    into, bent = passed
     last = into[-1]
     if loss == "classes":
         error = jax.nn.softmax(last) - jax.nn.one_hot(targets, last.shape[1], dtype=jnp.float32)
@@ -79,12 +91,11 @@ def _errors(
         error = last - targets
     errors = [error]
     for number in range(len(layers) - 1, 0, -1):
-        back, bent = errors[-1] @ layers[number][0].T, into[number]
+        back, root = errors[-1] @ layers[number][0].T, sqrt(bent[number].shape[1])
         if factors is not None:
-            back, bent = back * factors[number], bent / factors[number]
-        bent = bent * sqrt(bent.shape[1])
-        slope = (bent > 0) if activation == "relu" else 1 - bent**2
-        errors.append(back * slope / sqrt(bent.shape[1]))
+            back = back * factors[number]
+        slope = (bent[number] > 0) if activation == "relu" else 1 - (bent[number] * root) ** 2
+        errors.append(back * slope / root)
     return errors[::-1]
 
 
@@ -105,8 +116,8 @@ def norms(
     layers: Layers, chunk: Given, factors: Factors, activation: Activation, loss: Loss
 ) -> jax.Array:
     """Norm of every example's gradient, or a hair more."""
-    into = _forward(layers, chunk.inputs, factors, activation)
-    errors = _errors(layers, into, chunk.targets, factors, activation, loss)
+    into, bent = _forward(layers, chunk.inputs, factors, activation)
+    errors = _errors(layers, (into, bent), chunk.targets, factors, activation, loss)
     return _norms(into, errors, chunk.squares if factors is None else None)
 
 
@@ -119,23 +130,44 @@ def clipped_sums(
     activation: Activation,
     loss: Loss,
     lengths: jax.Array | None = None,
+    shares: jax.Array | None = None,
 ) -> list[jax.Array]:
     """Sums over examples of their gradients, in steps of 2^-36 of the clip: weights, then intercepts.
 
-    Rows that are not ``present`` add nothing. ``lengths`` are what gradients are divided by, where an
-    example does not count by itself: at least its norm, and at least the clip.
+    Rows that are not ``present`` add nothing. Where an example does not count by itself, ``lengths`` are
+    what gradients are divided by, and ``shares`` how long what is left of each may be, in clips.
     """
-    into = _forward(layers, chunk.inputs, factors, activation)
-    errors = _errors(layers, into, chunk.targets, factors, activation, loss)
+    into, bent = _forward(layers, chunk.inputs, factors, activation)
+    errors = _errors(layers, (into, bent), chunk.targets, factors, activation, loss)
+    known = chunk.squares if factors is None else None
     if lengths is None:
-        known = chunk.squares if factors is None else None
         lengths = jnp.maximum(_norms(into, errors, known), clip)
     scale = chunk.present / lengths / ERROR_STEP
+    steps = [_in_steps(a, d * scale[:, None]) for a, d in zip(into, errors, strict=False)]
+    most = 1.0 if shares is None else shares * shares
+    fits = (_squares(steps, known) <= BELOW_ONE * most)[:, None]  # not where anything is NaN
     sums = []
-    for a, d in zip(into, errors, strict=False):
-        steps = d * scale[:, None]
-        whole = jnp.trunc(jnp.where(jnp.isfinite(steps), steps, 0.0)).astype(jnp.float64)
-        into_steps, whole = jax.lax.optimization_barrier((a.astype(jnp.float64) / INPUT_STEP, whole))
-        sums.append((into_steps.T @ whole).astype(jnp.int64))
+    for a, d in steps:
+        whole = jnp.where(fits, d, 0.0)
+        sums.append((a.T @ whole).astype(jnp.int64))
         sums.append((whole.sum(0) / INPUT_STEP).astype(jnp.int64))
     return sums
+
+
+def _in_steps(a: jax.Array, d: jax.Array) -> Any:
+    """What goes into a layer and scaled errors as whole numbers of their steps.
+
+    They are computed once, so that their length is the length of what is added up.
+    """
+    whole = jnp.trunc(jnp.where(jnp.isfinite(d), d, 0.0)).astype(jnp.float64)
+    return jax.lax.optimization_barrier((a.astype(jnp.float64) / INPUT_STEP, whole))
+
+
+def _squares(steps: list[Any], squares: jax.Array | None) -> jax.Array:
+    """Squared lengths of what examples add, in clips: in double precision, of whole numbers."""
+    total: Any = 0.0
+    for number, (a, d) in enumerate(steps):
+        known = squares if number == 0 else None
+        length = (a * a).sum(1) * INPUT_STEP**2 + 1 if known is None else known.astype(jnp.float64)
+        total = total + length * (d * d).sum(1) * ERROR_STEP**2
+    return jnp.asarray(total)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
 import numpy as np
 
-from sfumato.kernels.grid import ERROR_STEP, INPUT_STEP
+from sfumato.checks import check_count
+from sfumato.kernels.grid import ERROR_STEP, INPUT_STEP, MOST_CHUNK
 from sfumato.models.network import Architecture
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Draw
@@ -25,12 +27,12 @@ _UP = 1 + 2.0**-20  # so that what is rounded to single precision is not smaller
 @record
 @dataclass(frozen=True)
 class CentreQuery(SumQuery):
-    """The sum of all inputs, none longer than ``reach``."""
+    """The sum of all inputs that are no longer than ``reach``; there should be no others."""
 
     reach: float
 
     def clipped(self, site: Examples) -> Clipped:
-        return Clipped(site.summed(), inf, self.reach, INPUT_STEP)
+        return Clipped(site.summed(self.reach), inf, self.reach, INPUT_STEP)
 
 
 @record
@@ -47,6 +49,9 @@ class GradientQuery(NoisyQuery):
     chunk: int
     dropout: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_count(1, MOST_CHUNK, chunk=self.chunk)
+
     def noisy(self, site: Examples, draw: Draw) -> Noisy:
         return draw.sampled(site.units, lambda *secret: self.clipped(site, *secret))
 
@@ -56,12 +61,10 @@ class GradientQuery(NoisyQuery):
         from sfumato.kernels.jax.dense import clipped_sums
 
         total, rows = np.zeros(self.architecture.parameters, np.int64), site.of_units(units)
-        seed = int(secret.integers(1 << 62))
         with double_precision():
-            lengths = self._lengths(site, rows, seed)
-            for number, given in enumerate(self._given(site, rows, seed)):
-                own = None if lengths is None else lengths[number]
-                sums = clipped_sums(*given, np.float32(self.clip), *self._kind, own)
+            divided = self._divided(site, rows, secret)
+            for given, by in zip(self._given(site, rows, secret), divided, strict=True):
+                sums = clipped_sums(*given, np.float32(self.clip), *self._kind, *by)
                 total += np.concatenate([np.asarray(part).ravel() for part in sums])
         return Clipped(total, inf, 1.0, INPUT_STEP * ERROR_STEP)
 
@@ -69,10 +72,12 @@ class GradientQuery(NoisyQuery):
     def _kind(self) -> tuple[str, str]:
         return self.architecture.activation, self.architecture.loss
 
-    def _given(self, site: Examples, rows: Array, seed: int) -> Iterator[tuple[Any, ...]]:
+    def _given(
+        self, site: Examples, rows: Array, secret: np.random.Generator
+    ) -> Iterator[tuple[Any, ...]]:
         """What kernels take, chunk by chunk; the same when it is asked for again."""
         layers = [tuple(map(np.float32, layer)) for layer in self.architecture.layers(self.parameters)]
-        generator = np.random.default_rng(seed)
+        generator = deepcopy(secret)
         for chunk in site.chunks(rows, self.chunk):
             yield layers, chunk, self._factors(generator)
 
@@ -83,16 +88,27 @@ class GradientQuery(NoisyQuery):
         spread = np.float32(sqrt(self.dropout))
         return [1 + spread * generator.standard_normal(shape, np.float32) for shape in shapes]
 
-    def _lengths(self, site: Examples, rows: Array, seed: int) -> list[Array] | None:
-        """Where units have several examples: the norms of a unit's gradients together, or the clip."""
+    def _divided(
+        self, site: Examples, rows: Array, secret: np.random.Generator
+    ) -> list[tuple[Array, Array] | tuple[()]]:
+        """Where units have several examples, by chunk: what each gradient is divided by, and its share.
+
+        That is the sum of the norms of all gradients of its unit, or the clip; shares of a unit's
+        examples come to one at most.
+        """
+        chunks = -(-len(rows) // self.chunk)
         if site.owners is None:
-            return None
+            return [()] * chunks
         from sfumato.kernels.jax.dense import norms
 
-        found = [np.asarray(norms(*given, *self._kind)) for given in self._given(site, rows, seed)]
-        each = np.concatenate([*found, np.zeros(0)])[: len(rows)].astype(np.float64)
-        owners = site.owners[rows]
-        together = np.bincount(owners, each)[owners] * _UP if len(rows) else each
-        lengths = np.full(len(found) * self.chunk, self.clip, np.float32)
-        lengths[: len(rows)] = np.maximum(together, self.clip * _UP)
-        return list(lengths.reshape(len(found), self.chunk))
+        found = [np.asarray(norms(*given, *self._kind)) for given in self._given(site, rows, secret)]
+        each = np.concatenate([*found, np.zeros(0)]).astype(np.float64)
+        owners, own = site.owners[rows], slice(0, len(rows))
+        lengths, shares = np.full((2, len(each)), [[self.clip], [0.0]])
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite adds nothing
+            together = np.bincount(owners, each[own], 1)[owners]
+            lengths[own] = np.maximum(together, self.clip) * _UP
+            shares[own] = each[own] / lengths[own]
+            single = lengths.astype(np.float32)
+        shape = chunks, self.chunk
+        return list(zip(single.reshape(shape), shares.reshape(shape), strict=True))
