@@ -30,6 +30,7 @@ SAME_NAME = {
     "shards.py": "tensors in parts on disk, and the holders of such parts",
     "solver.py": "the solver in a folder of one family",
     "state.py": "where the solver of a folder is",
+    "examples.py": "examples to learn from: at the data, and in files of the command line",
     "network.py": "networks: the model, its training, its folder, and what people call",
     "study.py": "what owners agree on, and the commands that plan it and carry it out",
     "wei.py": "paper W's algorithms as printed, and its studies",
@@ -40,6 +41,7 @@ LONG = {
     "data/synthetic.py": "one maker of invented data after the other",
     "estimators/base.py": "what estimators of completion share: settings, fits, predictions, folders",
     "estimators/coupled.py": "one class: settings, open and private fits, predictions, folders",
+    "estimators/network.py": "two estimators and what they share: settings, fits, predictions, folders",
     "papers/ermis_sharing.py": "the rows of three tables of sites, each with its reading of the paper",
     "solvers/private/sides/solver.py": "one solver, and how it is put beside each method of a relation",
 }

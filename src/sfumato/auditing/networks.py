@@ -1,6 +1,6 @@
 """Audits of private networks: the last example, or all examples of its owner, is there or not.
 
-Whoever attacks knows all else, the public start, and which way the canary pulls: from there every iterate
+Whoever attacks knows all else, the public start and where the canary pulls: from there every iterate
 that was released is looked at, layer by layer.
 """
 

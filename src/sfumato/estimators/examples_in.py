@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import narwhals as nw
 import numpy as np
@@ -16,6 +16,7 @@ from sfumato.errors import DataError, SettingError
 from sfumato.models.features import Column, Columns, Pictures, as_numbers, label_of
 from sfumato.privacy.clipping import check_range
 from sfumato.privacy.units import Public, Sample, Unit
+from sfumato.sites.examples import Examples
 from sfumato.surface import either
 from sfumato.types import Array
 
@@ -32,6 +33,24 @@ class Table:
     names: tuple[str, ...] | None = None
     picture: tuple[int, int] | None = None
     owners: NDArray[np.int64] | None = None
+
+
+class Taken(NamedTuple):
+    """A table, how its examples are shown to a network, and what is predicted where it is known."""
+
+    features: Columns | Pictures
+    table: Table
+    targets: Array
+    known: NDArray[np.bool_]
+
+    def examples(self, owners: bool) -> Examples:
+        """As a network learns from them, by owner or each by itself."""
+        rows, targets = self.features.rows(self.table.columns), self.targets
+        whose = self.table.owners if owners else None
+        if not self.known.all():  # they are left out, and nothing is said of it
+            rows, targets = rows[self.known], targets[self.known]
+            whose = None if whose is None else np.unique(whose[self.known], return_inverse=True)[1]
+        return Examples(rows, targets, whose)
 
 
 def as_table(

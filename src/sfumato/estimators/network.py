@@ -27,6 +27,7 @@ from sfumato.checks import (
 from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
 from sfumato.estimators.examples_in import (
     Table,
+    Taken,
     as_table,
     categories_of,
     check_picture,
@@ -52,7 +53,6 @@ from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.clipping import check_range
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.units import Sample, Unit
-from sfumato.sites.examples import Examples
 from sfumato.solvers.network.settings import Training, usual_training
 from sfumato.solvers.protocol import Run
 from sfumato.store.network import StoredNetwork, load_network, save_network, save_network_release
@@ -217,23 +217,27 @@ class PrivateNetwork(Parametrised):
         of a table it may be the name of a column, which is not learnt from.
         """
         begin = time.perf_counter()
+        taken = self._take_in(X, y, groups)
+        if self.privacy is None:
+            self._fit_openly(taken)
+        else:
+            self._fit_privately(taken, self.privacy)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def _take_in(self, X: Any, y: Any, groups: Any) -> Taken:
+        """Examples, with how they are shown to the network and what is to be predicted."""
         self._check()
-        if self.privacy is not None and groups is None and isinstance(self._unit(self.privacy), Unit):
+        owned = self.privacy is not None and isinstance(self._unit(self.privacy), Unit)
+        if self.privacy is not None and groups is None and owned:
             groups = self._unit(self.privacy).mode  # type: ignore[union-attr]
         table = as_table(X, groups, self.pictures)
         self._begin(y)
-        features = self._features(table)
-        targets, known = self._targets(y, table.count)
-        if self.privacy is None:
-            learnt = self._fit_openly(features, table, targets, known)
-        else:
-            learnt = self._fit_privately(features, table, targets, known, self.privacy)
-        self._keep(features, learnt)
-        self.n_features_in_ = table.width
-        if table.names is not None:
-            self.feature_names_in_ = np.array(table.names, object)
-        self.fit_seconds_ = time.perf_counter() - begin
-        return self
+        if owned and table.owners is None:
+            raise DataError(
+                f"say whose each example is: groups=..., or a column {groups!r} of the table"
+            )
+        return Taken(self._features(table), table, *self._targets(y, table.count))
 
     def _begin(self, y: Any) -> None:
         """Settle what may be learnt from the data without privacy, and may not with it."""
@@ -243,56 +247,36 @@ class PrivateNetwork(Parametrised):
         """What is to be predicted, and of which examples it is known."""
         raise NotImplementedError
 
-    def _examples(
-        self,
-        features: Columns | Pictures,
-        table: Table,
-        targets: Array,
-        known: NDArray[np.bool_],
-        owners: bool,
-    ) -> Examples:
-        rows = features.rows(table.columns)
-        whose = table.owners if owners else None
-        if not known.all():  # they are left out, and nothing is said of it
-            rows, targets = rows[known], targets[known]
-            whose = None if whose is None else np.unique(whose[known], return_inverse=True)[1]
-        return Examples(rows, targets, whose)
-
-    def _fit_openly(
-        self, features: Columns | Pictures, table: Table, targets: Array, known: NDArray[np.bool_]
-    ) -> Learnt:
-        examples = self._examples(features, table, targets, known, owners=False)
-        architecture = self._architecture(features)
-        self.training_ = self._training(architecture, features, max(examples.units, 1), _OPEN_BUDGET)
-        self.guarantee_, self._noise, self._units = None, 0.0, examples.units
-        return learn_openly(
-            architecture, self.training_, features, examples, int(self.seed), self.progress
+    def _fit_openly(self, taken: Taken) -> None:
+        examples, architecture = taken.examples(False), self._architecture(taken.features)
+        count = max(examples.units, 1)
+        self.training_ = self._training(architecture, taken.features, count, _OPEN_BUDGET)
+        self.guarantee_, self._noise, self._units = None, 0.0, count
+        learnt = learn_openly(
+            architecture, self.training_, taken.features, examples, int(self.seed), self.progress
         )
+        self._keep(taken, learnt)
 
-    def _fit_privately(
-        self,
-        features: Columns | Pictures,
-        table: Table,
-        targets: Array,
-        known: NDArray[np.bool_],
-        privacy: Privacy,
-    ) -> Learnt:
-        plan = self._plan(features, privacy)
+    def _fit_privately(self, taken: Taken, privacy: Privacy) -> None:
+        plan = self._plan(taken.features, privacy)
         unit = plan.task.unit
-        if isinstance(unit, Unit) and table.owners is None:
-            raise DataError(
-                f"say whose each example is: groups=..., or a column {unit.mode!r} of the table"
-            )
         ledger, entropy = open_ledger(privacy, unit), privacy.entropy()
-        examples = self._examples(features, table, targets, known, owners=isinstance(unit, Unit))
-        learnt = learn_privately(plan, features, examples, ledger, entropy, self.progress)
-        self.training_, self._noise, self._units = plan.task.training, plan.task.noise, plan.task.count
-        self.guarantee_ = plan.guarantee(ledger, entropy)
-        return learnt
+        examples = taken.examples(isinstance(unit, Unit))
+        learnt = learn_privately(plan, taken.features, examples, ledger, entropy, self.progress)
+        self._adopt(taken, learnt, plan.task, plan.guarantee(ledger, entropy))
 
-    def _keep(self, features: Columns | Pictures, learnt: Learnt) -> None:
-        self.features_, self.mean_ = features, learnt.mean
+    def _adopt(self, taken: Taken, learnt: Learnt, task: Learning, guarantee: Guarantee) -> None:
+        """Be what was learnt privately, here or in a search."""
+        self.training_, self._noise, self._units = task.training, task.noise, task.count
+        self.guarantee_ = guarantee
+        self._keep(taken, learnt)
+
+    def _keep(self, taken: Taken, learnt: Learnt) -> None:
+        self.features_, self.mean_ = taken.features, learnt.mean
         self.network_, self.iterates_ = learnt.network, learnt.iterates
+        self.n_features_in_ = taken.table.width
+        if taken.table.names is not None:
+            self.feature_names_in_ = np.array(taken.table.names, object)
 
     # -- predicting -------------------------------------------------------------------------------
 

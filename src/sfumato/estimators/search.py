@@ -154,7 +154,7 @@ class PrivateSearch(Parametrised):
     # -- doing it ---------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
-        """Search, and keep the best; ``X`` and ``y`` (and ``groups``) are those of the candidates' fit."""
+        """Search, and keep the best; arguments are those of the candidates' own ``fit``."""
         begin = time.perf_counter()
         budget = self._checked_budget()
         if all(isinstance(candidate, PrivateNetwork) for candidate in self.estimators):
@@ -218,6 +218,8 @@ class PrivateSearch(Parametrised):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "best_estimator_")
 
+    best_estimator_: Any
+
     def _best(self) -> Any:
         if not hasattr(self, "best_estimator_"):
             raise NotFittedError("this search has not been made yet; call fit first")
@@ -231,29 +233,38 @@ class PrivateSearch(Parametrised):
     @property
     def rank_(self) -> int | tuple[int, ...]:
         """Rank of the best estimator's model; see :attr:`TensorEstimator.rank_`."""
-        return self._best().rank_
+        rank: int | tuple[int, ...] = self._best().rank_
+        return rank
 
     @property
     def method_(self) -> str:
         """The best estimator's private method; see :attr:`TensorEstimator.method_`."""
-        return self._best().method_
+        method: str = self._best().method_
+        return method
 
     def predict(self, X: Any = None, *, unseen: str | None = None, **labels: Any) -> Any:
         """Predictions of the best estimator; see :meth:`TensorEstimator.predict`."""
-        return self._best().predict(X, unseen=unseen, **labels)
+        best = self._best()
+        if isinstance(best, PrivateNetwork):
+            return best.predict(X)  # type: ignore[attr-defined]
+        return best.predict(X, unseen=unseen, **labels)
 
     def rmse(self, X: Any, y: Any = None) -> float:
         """Root mean squared error of the best estimator; no guarantee covers it."""
-        return self._best().rmse(X, y)
+        error: float = self._best().rmse(X, y)
+        return error
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the RMSE."""
-        return -self.rmse(X, y)
+        """Minus the RMSE; of networks their own score."""
+        best = self._best()
+        return best.score(X, y) if isinstance(best, PrivateNetwork) else -self.rmse(X, y)  # type: ignore[attr-defined]
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the best estimator; see :meth:`TensorEstimator.save`."""
-        return self._best().save(folder, force=force)
+        path: Path = self._best().save(folder, force=force)
+        return path
 
     def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write what the guarantee covers; see :meth:`TensorEstimator.release`."""
-        return self._best().release(folder, force=force)
+        path: Path = self._best().release(folder, force=force)
+        return path
