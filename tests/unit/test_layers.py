@@ -31,6 +31,7 @@ SAME_NAME = {
     "solver.py": "the solver in a folder of one family",
     "state.py": "where the solver of a folder is",
     "examples.py": "examples to learn from: at the data, and in files of the command line",
+    "networks.py": "what audits attack of networks, and what is said of them",
     "network.py": "networks: the model, its training, its folder, and what people call",
     "study.py": "what owners agree on, and the commands that plan it and carry it out",
     "wei.py": "paper W's algorithms as printed, and its studies",
@@ -42,6 +43,7 @@ LONG = {
     "estimators/base.py": "what estimators of completion share: settings, fits, predictions, folders",
     "estimators/coupled.py": "one class: settings, open and private fits, predictions, folders",
     "estimators/network.py": "two estimators and what they share: settings, fits, predictions, folders",
+    "privacy/mechanisms.py": "one mechanism after the other",
     "papers/ermis_sharing.py": "the rows of three tables of sites, each with its reading of the paper",
     "solvers/private/sides/solver.py": "one solver, and how it is put beside each method of a relation",
 }
