@@ -1,4 +1,7 @@
-"""``python -m benchmarks [PART] [--quick] [--json FILE]``; without a part, all of them."""
+"""``python -m benchmarks [PART] [--quick] [--json FILE]``; without a part, all of them.
+
+Of ``networks`` some can be named: ``python -m benchmarks networks digits speed``.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ PARTS = (
     "coupled_private",
     "local",
     "gibbs",
+    "networks",
     "memory",
     "shards",
     "scaling",
@@ -40,15 +44,20 @@ PARTS = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure sfumato.")
     parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
+    parser.add_argument("which", nargs="*", help="of networks: which of its measurements")
     parser.add_argument("--quick", action="store_true", help="small sizes: proves that it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     chosen = parser.parse_args()
+    if chosen.which and chosen.part != "networks":
+        parser.error("only networks has measurements that can be chosen")
     figures: list[Figure] = []
     failed: list[str] = []
     for part in PARTS if chosen.part == "all" else (chosen.part,):
         say(f"-- {part}{' (quick)' if chosen.quick else ''}")
         try:
-            figures += import_module(f"benchmarks.{part.replace('-', '_')}").run(chosen.quick)
+            figures += import_module(f"benchmarks.{part.replace('-', '_')}").run(
+                chosen.quick, *chosen.which
+            )
         except Exception:  # the figures of the other parts are not to be lost
             failed.append(part)
             traceback.print_exc()

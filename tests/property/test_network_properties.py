@@ -42,6 +42,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "scattering.json"
 def some_examples(network, generator, number, owners=None, reach=1.0):
     inputs = generator.normal(size=(number, network.inputs))
     inputs *= reach * generator.uniform(0.2, 1, (number, 1)) / np.linalg.norm(inputs, axis=1)[:, None]
+    inputs[generator.random(inputs.shape) < 0.1] = 0  # times an infinite weight that is NaN
     if network.loss == "classes":
         targets = generator.integers(0, network.outputs, number).astype(np.int32)
     else:
@@ -236,6 +237,31 @@ def test_an_owner_moves_the_sum_by_the_clip_at_most(seed, network, how, clip):
     for owner in everyone:
         less = sum_over(query, examples, everyone[everyone != owner])
         assert length_of(whole - less) <= ONE
+
+
+def test_what_is_no_number_in_one_example_is_in_no_sum():
+    """An input of zero times a weight that is infinite in single precision."""
+    generator, network = np.random.default_rng(0), Architecture(4, 2, (3,), "relu")
+    examples = some_examples(network, generator, 20)
+    examples.inputs[:, 0] = -5000
+    examples.inputs[19, 0] = 0
+    parameters = some_parameters(network, generator)
+    parameters[0] = np.inf
+    query = GradientQuery(network, parameters, 0.05, CHUNK)
+    less = sum_over(query, examples, np.arange(19))
+    assert length_of(less) > ONE
+    assert length_of(sum_over(query, examples, np.arange(20)) - less) <= ONE
+
+
+def test_gradients_below_the_range_of_single_precision_are_clipped_all_the_same():
+    """Squares of errors of e^-55 are zero, and so are norms; beside a clip of 1e-30 the errors are not."""
+    network = NETWORKS[0]
+    examples = some_examples(network, np.random.default_rng(0), 2)
+    examples.targets[:] = 0
+    parameters = np.zeros(network.parameters, np.float32)
+    parameters[-3], parameters[-1] = 55, -55
+    query = GradientQuery(network, parameters, 1e-30, CHUNK)
+    assert length_of(sum_over(query, examples, [0])) <= ONE
 
 
 @pytest.mark.parametrize("owned", [False, True])

@@ -1,7 +1,7 @@
 """Audits of private networks: the last example, or all examples of its owner, is there or not.
 
-Whoever attacks knows all else, the public start and where the canary pulls: from there every iterate
-that was released is looked at, layer by layer.
+Whoever attacks knows all else, the public start, and which way the canary pulls: every iterate that was
+released is looked at from there, layer by layer.
 """
 
 from __future__ import annotations
