@@ -100,29 +100,33 @@ def _of_passes(figure: ByPass, found: Mapping[Cell, Summary], data: str, method:
 
 
 def draw_effect(path: Path, figure: Effect, found: Mapping[Cell, Summary]) -> Path:
-    """A row for each setting that was changed."""
+    """A row for each data set, a panel for each setting that was changed."""
+    (first, _), *others = figure.axes
     rows = []
-    for axis, places in figure.axes:
-        panels = []
-        for each in figure.thesis:
-            lines = []
-            for number, series in enumerate(figure.rows):
-                cells = [(at, Cell(series, each.name, (("axis", axis),), at)) for at in places]
-                bands = tuple(
-                    Band(at, found[cell].mean, found[cell].deviation)
-                    for at, cell in cells
-                    if cell in found
-                )
-                if bands:
-                    lines.append(Line(series, bands, COLOURS[number]))
-            panels.append(Panel(each.name, tuple(lines)))
-        rows.append(Row(tuple(panels), _scale(figure, panels), axis, even=axis == "hidden layers"))
-    return draw_panels(
-        path,
-        rows,
-        title=f"Paper E, {figure.name}",
-        note=f"seeded noise, {figure.runs}",
-    )
+    for each in figure.thesis:
+        panels = tuple(
+            Panel(f"{each.name}, by {axis}", tuple(_of_axis(figure, found, each.name, axis, places)))
+            for axis, places in figure.axes
+        )
+        across = "setting" if others else first
+        rows.append(Row(panels, _scale(figure, panels), across, even=first == "hidden layers"))
+    return draw_panels(path, rows, title=f"Paper E, {figure.name}", note=f"seeded noise, {figure.runs}")
+
+
+def _of_axis(
+    figure: Effect,
+    found: Mapping[Cell, Summary],
+    data: str,
+    axis: str,
+    places: Sequence[float],
+) -> list[Line]:
+    lines = []
+    for number, series in enumerate(figure.rows):
+        cells = [(at, found.get(Cell(series, data, (("axis", axis),), at))) for at in places]
+        bands = tuple(Band(at, each.mean, each.deviation) for at, each in cells if each is not None)
+        if bands:
+            lines.append(Line(series, bands, COLOURS[number]))
+    return lines
 
 
 def _scale(figure: Effect, panels: Sequence[Panel]) -> Scale:
