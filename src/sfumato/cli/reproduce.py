@@ -155,13 +155,11 @@ def reproduce(
     paper: Annotated[str, typer.Argument(help="Which paper: wei, wang or ermis.")],
     figure: Annotated[
         str | None,
-        typer.Option(
-            metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3 to 7.15 and 8.2 for ermis."
-        ),
+        typer.Option(metavar="N", help="Which of its figures: 2, 3, 4 for wei; 6.3 to 8.6 for ermis."),
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5, 7.1 to 7.8 for ermis."),
+        typer.Option(metavar="N", help="Which of its tables: 6.1, 6.2, 6.5, 7.1 to 7.8, 8.1 for ermis."),
     ] = None,
     experiment: Annotated[
         str | None,

@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterator
 from typing import Any
 
-from sfumato.papers import ermis_planted, ermis_recipes, ermis_sharing, ermis_uclaf
+from sfumato.papers import ermis_networks, ermis_planted, ermis_recipes, ermis_sharing, ermis_uclaf
 
 
 class InOrder(ChainMap[str, Any]):
@@ -28,6 +28,8 @@ FULL = (
     ermis_uclaf.TABLES,
     ermis_uclaf.FIGURES,
     ermis_planted.STUDIES,
+    ermis_networks.TABLES,
+    ermis_networks.FIGURES,
     ermis_recipes.FIGURES,
 )
 QUICK = (
@@ -36,5 +38,7 @@ QUICK = (
     ermis_uclaf.QUICK_TABLES,
     ermis_uclaf.QUICK_FIGURES,
     ermis_planted.QUICK,
+    ermis_networks.QUICK_TABLES,
+    ermis_networks.QUICK_FIGURES,
     ermis_recipes.FIGURES,
 )
