@@ -262,8 +262,10 @@ class PrivateNetwork(Parametrised):
         self, features: Columns | Pictures, table: Table, targets: Array, known: NDArray[np.bool_]
     ) -> Learnt:
         examples = self._examples(features, table, targets, known, owners=False)
+        if not examples.units:
+            raise DataError("there is no example to learn from, or none of one of the classes")
         architecture = self._architecture(features)
-        self.training_ = self._training(architecture, features, max(examples.units, 1), _OPEN_BUDGET)
+        self.training_ = self._training(architecture, features, examples.units, _OPEN_BUDGET)
         self.guarantee_, self._noise, self._units = None, 0.0, examples.units
         return learn_openly(
             architecture, self.training_, features, examples, int(self.seed), self.progress
