@@ -159,6 +159,7 @@ class PrivateNetwork(Parametrised):
             dropout=float(self.dropout),
             prior_scale=self.prior_scale,
             table=isinstance(features, Columns),
+            openly=self.privacy is None,
         )
         usual.check()
         return usual
@@ -542,7 +543,8 @@ class PrivateClassifier(PrivateNetwork):
 
     def predict(self, X: Any) -> Array:
         """The most likely class of each example."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        likeliest = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[likeliest])
 
     def score(self, X: Any, y: Any) -> float:
         """Share of examples whose class is right; no guarantee covers it."""

@@ -161,7 +161,8 @@ def test_errors_come_before_a_charge_and_say_what_to_do(folder, tmp_path, words)
     assert done.exit_code in (1, 2)
     assert isinstance(done.exception, SystemExit)
     assert WRONG[words] in done.stderr
-    assert not (tmp_path / "spent").exists() and not (tmp_path / "model").exists()
+    assert not (tmp_path / "spent").exists()
+    assert not (tmp_path / "model").exists()
 
 
 def test_a_folder_that_holds_other_things_is_not_overwritten(folder, tmp_path):
