@@ -91,7 +91,10 @@ def as_array(what: str, values: Any) -> Array:
         if made.dtype.kind not in "biuf" and not isinstance(values, np.ndarray):
             made = np.asarray(values, object)  # a word among numbers would make words of all
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{what} cannot be read as an array: {shown(type(values))}") from error
+        if not isinstance(values, list | tuple):
+            raise DataError(f"{what} cannot be read as an array: {shown(type(values))}") from error
+        made = np.empty(len(values), object)  # some value is itself a list, which is none to learn from
+        made[:] = values
     if made.dtype.kind == "c":
         raise DataError(f"Complex data not supported: {what} is made of real numbers or of categories")
     if made.dtype.kind in "MmV":
@@ -216,20 +219,23 @@ def _column(name: str, said: Any) -> Column:
     return Column(name, None, categories_of(f"categories of {name}", said))
 
 
+def _is_category(label: Any) -> bool:
+    return isinstance(label, str) or (isinstance(label, int) and abs(label) < 1 << 63)
+
+
 def categories_of(what: str, listed: Any) -> tuple[str | int, ...]:
     """Categories as words or whole numbers, each once."""
     try:
-        plain = np.asarray(list(listed), object).tolist()
-    except TypeError as error:
-        raise SettingError(f"{what} are a list, got {shown(listed)}") from error
-    made = [
-        int(each) if isinstance(each, float | np.generic) and float(each).is_integer() else each
-        for each in (e.item() if isinstance(e, np.generic) else e for e in plain)
-    ]
+        plain = [] if isinstance(listed, str | bytes | Mapping | set | frozenset) else list(listed)
+    except TypeError:
+        plain = []
+    made = [label_of(each) for each in plain]
     made = [int(each) if isinstance(each, bool) else each for each in made]
-    if not made or not all(isinstance(each, str | int) for each in made) or len(set(made)) < len(made):
-        raise SettingError(f"{what} are words or whole numbers, each once, got {shown(listed)}")
-    return tuple(made)
+    if not made or not all(map(_is_category, made)) or len(set(made)) < len(made):
+        raise SettingError(
+            f"{what} are a list of words or whole numbers, each once, got {shown(listed)}"
+        )
+    return tuple(each for each in made if each is not None)
 
 
 def check_picture(picture: Any) -> tuple[int, int]:

@@ -159,6 +159,7 @@ class PrivateNetwork(Parametrised):
             dropout=float(self.dropout),
             prior_scale=self.prior_scale,
             table=isinstance(features, Columns),
+            openly=self.privacy is None,
         )
         usual.check()
         return usual
@@ -249,7 +250,8 @@ class PrivateNetwork(Parametrised):
 
     def _fit_openly(self, taken: Taken) -> None:
         examples, architecture = taken.examples(False), self._architecture(taken.features)
-        count = max(examples.units, 1)
+        if not (count := examples.units):
+            raise DataError("there is no example to learn from, or none of one of the classes")
         self.training_ = self._training(architecture, taken.features, count, _OPEN_BUDGET)
         self.guarantee_, self._noise, self._units = None, 0.0, count
         learnt = learn_openly(
@@ -524,7 +526,8 @@ class PrivateClassifier(PrivateNetwork):
 
     def predict(self, X: Any) -> Array:
         """The most likely class of each example."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        likeliest = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[likeliest])
 
     def score(self, X: Any, y: Any) -> float:
         """Share of examples whose class is right; no guarantee covers it."""

@@ -36,6 +36,7 @@ _MOST_RATE = 0.25  # that it is raised to for that
 _WHOLE = 0.5  # rate from which on all units take part in every step
 _STEPS = 600
 _CENTRE = 0.06  # share of the budget that goes into the mean of inputs
+_UNCLIPPED = 4.0  # which gradients of classes or numbers from -1 to 1 rarely reach
 _LAST_STEPS = 0.3  # share of the steps that are shorter
 
 
@@ -124,8 +125,12 @@ def usual_training(
     dropout: float = 0.0,
     prior_scale: float | None = None,
     table: bool = False,
+    openly: bool = False,
 ) -> Training:
-    """Settings for a number of units, which is public, and a budget; ``table``: not of pictures."""
+    """Settings for a number of units, which is public, and a budget.
+
+    ``table``: examples are no pictures. ``openly``: there is no noise, and so no need to clip.
+    """
     numbers, steps = architecture.loss == "numbers", steps or _STEPS
     rules = _NUMBERS if numbers else _TABLES if table else _PICTURES
     rule = rules[bool(architecture.hidden)]
@@ -134,6 +139,8 @@ def usual_training(
     while plan.rate < _MOST_RATE and plan.noise_within(budget) < _LEAST_NOISE:
         plan = _at_rate(1.5 * plan.rate, steps)
     signal = units * plan.rate * sqrt(steps) / plan.noise_within(budget)
+    if openly and rule.longest < inf:
+        rule = rule._replace(clip=_UNCLIPPED, path=inf)
     path = rule.path * signal / (1 + signal / rule.most + rule.least / signal)
     return replace(
         plan,
