@@ -1,8 +1,8 @@
 """Private networks: accuracy, calibration and time on pictures, and steps beside Opacus.
 
 ``python -m benchmarks networks [mnist] [mlp] [digits] [letters] [speed]``, all of them by default.
-Opacus runs in a process of its own: with the interpreter that ``SFUMATO_OPACUS`` names, else with this one;
-``pip install 'sfumato[opacus]'`` installs it. Where it is missing it is left out.
+Opacus runs in a process of its own: with the interpreter that ``SFUMATO_OPACUS`` names, else with this
+one; ``pip install 'sfumato[opacus]'`` installs it. Where it is missing it is left out.
 """
 
 from __future__ import annotations
