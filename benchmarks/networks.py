@@ -1,8 +1,8 @@
 """Private networks: accuracy, calibration and time on pictures, and steps beside Opacus.
 
-``python -m benchmarks networks [mnist] [mlp] [digits] [letters] [speed]``, all of them by default. Opacus
-runs in a process of its own: with the interpreter that ``SFUMATO_OPACUS`` names, else with this one;
-``pip install 'sfumato[opacus]'`` installs it. Where it is missing it is left out.
+``python -m benchmarks networks [mnist] [mlp] [digits] [letters] [speed]``, all of them by default.
+Opacus runs in a process of its own: with the interpreter that ``SFUMATO_OPACUS`` names, else with this
+one; ``pip install 'sfumato[opacus]'`` installs it. Where it is missing it is left out.
 """
 
 from __future__ import annotations
@@ -182,10 +182,10 @@ def speed(quick: bool) -> list[Figure]:
     figures = []
     steps = 2 if quick else 10
     for sizes, batch in STEPS_OF.items():
-        found = {
-            kind: _steps(kind, sizes, batch, steps) for kind in ("ours", "opacus", "ours", "opacus")
-        }
-        mine, theirs = (min(found[kind] or [np.nan]) for kind in ("ours", "opacus"))
+        found: dict[str, list[float]] = {"ours": [], "opacus": []}
+        for kind in ("ours", "opacus", "ours", "opacus"):
+            found[kind] += (_peer(kind, sizes, batch, steps) or {}).get("seconds", [])
+        mine, theirs = (min(found[kind], default=np.nan) for kind in ("ours", "opacus"))
         what = f"private step, {sizes.replace(',', ' - ')}, batch {batch:,}"
         beside = f" (Opacus with ghost clipping {1000 * theirs:.0f} ms)" if np.isfinite(theirs) else ""
         text = f"{1000 * mine:.0f} ms{beside}"

@@ -254,7 +254,7 @@ def test_what_is_no_number_in_one_example_is_in_no_sum():
 
 
 def test_gradients_below_the_range_of_single_precision_are_clipped_all_the_same():
-    """Squares of errors of e^-55 are zero, and so are norms; beside a clip of 1e-30 the errors are not."""
+    """Squares of errors of e^-55 are zero, and so are norms; beside a clip of 1e-30 they are not."""
     network = NETWORKS[0]
     examples = some_examples(network, np.random.default_rng(0), 2)
     examples.targets[:] = 0

@@ -16,8 +16,10 @@ from sfumato.kernels.grid import BELOW_ONE, ERROR_STEP, INPUT_STEP, MOST_INPUT
 from sfumato.types import Array
 
 if TYPE_CHECKING:
-    from sfumato.kernels.jax.dense import Activation, Factors, Given, Layers, Loss
+    from sfumato.kernels.jax.dense import Given
 
+Layers = Sequence[tuple[Array, Array]]  # weights and intercepts
+Factors = Sequence[Array] | None  # of dropout
 Pairs = list[tuple[Array, Array]]  # what goes into each layer, with a one, and the error that comes back
 
 
@@ -30,9 +32,9 @@ def _pairs(
     layers: Layers,
     inputs: Array,
     target: Array,
-    factors: Sequence[Array] | None,
-    activation: Activation,
-    loss: Loss,
+    factors: Factors,
+    activation: str,
+    loss: str,
 ) -> Pairs:
     """Of one example."""
     into, slopes, values = [], [], inputs * INPUT_STEP
@@ -67,9 +69,7 @@ def _norm(pairs: Pairs) -> np.float32:
     return np.float32(single * np.float32(1 + numbers * 2.0**-23))
 
 
-def _each(
-    layers: Layers, chunk: Given, factors: Factors, activation: Activation, loss: Loss
-) -> list[Pairs]:
+def _each(layers: Layers, chunk: Given, factors: Factors, activation: str, loss: str) -> list[Pairs]:
     return [
         _pairs(
             layers,
@@ -83,9 +83,7 @@ def _each(
     ]
 
 
-def norms_reference(
-    layers: Layers, chunk: Given, factors: Factors, activation: Activation, loss: Loss
-) -> Array:
+def norms_reference(layers: Layers, chunk: Given, factors: Factors, activation: str, loss: str) -> Array:
     """Twin of :func:`norms`."""
     return np.array([_norm(pairs) for pairs in _each(layers, chunk, factors, activation, loss)])
 
@@ -95,8 +93,8 @@ def clipped_sums_reference(
     chunk: Given,
     factors: Factors,
     clip: float,
-    activation: Activation,
-    loss: Loss,
+    activation: str,
+    loss: str,
     lengths: Array | None = None,
     shares: Array | None = None,
 ) -> list[Array]:
