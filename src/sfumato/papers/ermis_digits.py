@@ -98,7 +98,7 @@ PRINTED: Kind = "as printed"
 MEANT: Kind = "as meant"
 RUN: Kind = "as run"
 KINDS = (PRINTED, MEANT, RUN)
-AC, ZCDP, SGLD, TOGETHER = "DPD-AC", "DPD-zCDP", "SGLD-zCDP", "DPD-zCDP, clipped together"
+AC, ZCDP, SGLD, TOGETHER = "DPD-AC", "DPD-zCDP", "SGLD-zCDP", "zCDP, together"
 _RECIPES = {AC: advanced_composition, ZCDP: concentrated, SGLD: concentrated, TOGETHER: concentrated}
 SIZED_FOR = 380 / 20_000  # of the steps: what the sigmas in the text, 10.88 and 3.23, are for
 

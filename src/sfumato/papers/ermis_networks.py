@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 FIRST_SEED, NOISE_SEED = 0, 1000
 ACCURACY, TRUE, ALPHA = "accuracy", "true epsilon", "alpha"
-NETWORK, SCATTERING = "proven, one hidden layer", "proven, scattering"
-OPEN_NETWORK, OPEN_SCATTERING = "not private, one hidden layer", "not private, scattering"
+NETWORK, SCATTERING = "proven, network", "proven, scattering"
+OPEN_NETWORK, OPEN_SCATTERING = "not private, network", "not private, scattering"
 CONSTANT, OPEN = "constant", "no privacy"
 OPEN_CLAIMS = tuple(f"{kind}: {OPEN}" for kind in (MEANT, RUN))
 CLAIMS = tuple(str(Claim(kind, method)) for kind in KINDS for method in (AC, ZCDP, SGLD))

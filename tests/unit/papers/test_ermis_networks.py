@@ -169,7 +169,7 @@ def test_accuracies_by_pass(tmp_path):
 
 def test_effects_of_settings(no_fits, tmp_path):
     axes = (("hidden units", (4, 8)), ("batch", (100, 200)), ("hidden layers", (1, 2)))
-    rows = ("as run: DPD-zCDP", "as run: DPD-zCDP, clipped together", "proven, one hidden layer")
+    rows = ("as run: DPD-zCDP", "as run: zCDP, together", "proven, network")
     figure = Effect("figure 8.4", axes, rows, thesis=(TINY,), repetitions=1)
     results = done(figure)
     assert len(results) == 3 * 6 - 2  # proven fits choose their batches by themselves
@@ -181,7 +181,7 @@ def test_effects_of_settings(no_fits, tmp_path):
 
 def test_alpha_falls_with_epsilon(no_fits, tmp_path):
     """As meant weights hardly move in two passes: their dropout is the noise, and no more."""
-    rows = ("as meant: DPD-zCDP", "proven, one hidden layer")
+    rows = ("as meant: DPD-zCDP", "proven, network")
     figure = Effect(
         "figure 8.6", (("epsilon", (1.0, 10.0)),), rows, thesis=(TINY,), measure="alpha", repetitions=1
     )
