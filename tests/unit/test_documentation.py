@@ -42,6 +42,7 @@ def ratings_csv(tmp_path, monkeypatch):
         "docs/coupled.md",
         "docs/engines.md",
         "docs/local.md",
+        "docs/networks.md",
         "docs/owners.md",
         "docs/planner.md",
         "docs/power.md",
@@ -69,7 +70,7 @@ def commands_of(block: str) -> Iterator[tuple[list[str], str]]:
             yield words, fed
 
 
-@pytest.mark.parametrize("page", ["docs/coupled.md", "docs/engines.md"])
+@pytest.mark.parametrize("page", ["docs/coupled.md", "docs/engines.md", "docs/networks.md"])
 def test_commands_run(page, tmp_path, monkeypatch, capsys):
     """In an empty folder and in this process, which has loaded what they need."""
     monkeypatch.chdir(tmp_path)

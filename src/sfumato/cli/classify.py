@@ -22,7 +22,14 @@ from sfumato.cli.common import (
     save_or_rescue,
     say_what_was_written,
 )
-from sfumato.cli.examples import bounds_of, categories_of, read_examples, with_words, word, words_of
+from sfumato.cli.example_tables import (
+    bounds_of,
+    categories_of,
+    read_examples,
+    with_words,
+    word,
+    words_of,
+)
 from sfumato.cli.privacy import Spending, check_releasable, refuse_without_epsilon
 from sfumato.errors import DataError, SettingError
 

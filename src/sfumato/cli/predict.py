@@ -239,7 +239,7 @@ def _predict_examples(
     variable: str | None,
 ) -> None:
     """A class with the probability of each, or a number, for every row."""
-    from sfumato.cli.examples import read_examples, with_categories
+    from sfumato.cli.example_tables import read_examples, with_categories
     from sfumato.data.io.write import write_added
     from sfumato.estimators.network import PrivateClassifier, PrivateRegressor
     from sfumato.models.features import Columns

@@ -128,10 +128,7 @@ class PrivateNetwork(Parametrised):
         if privacy.max_entries is not None:
             raise SettingError(f"a network needs no cap on examples: leave {setting('max_entries')} out")
         if privacy.method != "auto" or privacy.noise != "auto" or privacy.analysis != "proven":
-            raise SettingError(
-                "a network has one private method: leave method, noise and analysis out (what paper E "
-                "prints is in `sfumato reproduce ermis --table 8.1`)"
-            )
+            raise SettingError("a network has one private method: leave method, noise and analysis out")
         unit = privacy.unit
         if isinstance(unit, str):
             unit = Sample() if unit in ("example", "sample") else Unit(unit)
