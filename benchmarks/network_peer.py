@@ -44,7 +44,7 @@ def ours(sizes: list[int], batch: int) -> tuple[Callable[[], Any], str]:
     site = Examples(as_steps(rows), targets.astype(np.int32))
     network = Architecture(sizes[0], sizes[-1], tuple(sizes[1:-1]), "relu")
     steps = GradientSteps(network, Training(1.0, 1000, CLIP, 0.1), batch)
-    state, entropy, mechanism = steps.init(0), Entropy(), SampledGaussian(NOISE, 1.0)
+    state, entropy, mechanism = steps.init(0, np.zeros(10)), Entropy(), SampledGaussian(NOISE, 1.0)
 
     def step() -> None:
         units = mechanism.batch(batch, entropy)

@@ -351,20 +351,27 @@ def test_a_unit_moves_the_sum_of_inputs_by_their_reach_at_most(seed, owned):
     owners = np.sort(np.append(np.arange(5), generator.integers(0, 5, 15))) if owned else None
     # Some rows are longer than they may be: the sum leaves them out.
     examples = some_examples(NETWORKS[0], generator, 20, owners, reach=1.5)
-    whole = CentreQuery(REACH).clipped(examples)
-    assert whole.l2 == REACH
+    outputs = NETWORKS[0].outputs
+    whole = CentreQuery(REACH, outputs).clipped(examples)
+    assert whole.values.size == NETWORKS[0].inputs + outputs
+    reach = 2**0.5 * REACH**2
+    assert whole.l2 <= reach
     for unit in range(examples.units):
         kept = np.arange(20) != unit if owners is None else owners != unit
         others = None if owners is None else np.unique(owners[kept], return_inverse=True)[1]
         less = Examples(examples.inputs[kept], examples.targets[kept], others)
-        moved = length_of(whole.values - CentreQuery(REACH).clipped(less).values)
-        assert moved * INPUT_STEP <= REACH + INPUT_STEP  # moved is rounded up
+        moved = length_of(whole.values - CentreQuery(REACH, outputs).clipped(less).values)
+        assert moved * INPUT_STEP <= whole.l2 + INPUT_STEP  # moved is rounded up
 
 
 def test_rows_of_the_longest_length_are_in_the_sum():
     inputs = np.array([[1 << 14, 0], [0, -(1 << 14)]], np.int16)
-    assert Examples(inputs, np.zeros(2)).summed(REACH).tolist() == [1 << 14, -(1 << 14)]
-    assert Examples(inputs + np.int16(200), np.zeros(2)).summed(REACH).tolist() == [200, 200 - (1 << 14)]
+    one, targets = 1 << 14, np.array([0, 1])
+    assert Examples(inputs, targets).summed(2, REACH).tolist() == [one, -one, one, one]
+    longer = Examples(inputs + np.int16(200), targets)
+    assert longer.summed(2, REACH).tolist() == [200, 200 - one, 0, one]
+    numbers = Examples(inputs, np.array([[0.5], [7.0]], np.float32))
+    assert numbers.summed(1, REACH).tolist() == [one, -one, one // 2 + one]
 
 
 @given(

@@ -25,6 +25,7 @@ from sfumato.solvers.network.solver import GradientSteps, State
 from sfumato.types import Array
 
 _REACH = 1 + 2.0**-20  # of rows before they are centred
+_LEAST_SHARE = 1e-3  # of a class, to begin with
 _ROW_BY_ROW = (
     "single-precision arithmetic gives an example the same gradient wherever in a batch it lies"
 )
@@ -65,7 +66,7 @@ class Learning:
         steps = (step,) * training.steps
         if training.centre is None:
             return steps
-        return Charge("sum of inputs", Gaussian(self.noise * training.centre)), *steps
+        return Charge("sum of inputs and targets", Gaussian(self.noise * training.centre)), *steps
 
     @property
     def step(self) -> SampledGaussian:
@@ -88,7 +89,7 @@ class Learning:
         return Promise(
             unit=in_examples(str(self.unit)),
             neighbours=in_examples(self.unit.neighbours),
-            released=("parameters", "iterates", "mean of inputs"),
+            released=("parameters", "iterates", "means of inputs and targets"),
             method=f"{self.training.steps:,} noisy gradient steps on random batches",
             proven=True,
             proof="proofs/networks.md",
@@ -136,17 +137,18 @@ def draw_network(
     progress: Progress | None = None,
 ) -> Learnt:
     """Train with draws that were reserved for it; inputs of the examples are written over."""
-    noisy = Noisy(np.zeros(features.size), 0.0)
+    outputs = task.architecture.outputs
+    noisy = Noisy(np.zeros(features.size + outputs), 0.0)
     if task.training.centre is not None:
-        query = CentreQuery(_REACH)
+        query = CentreQuery(_REACH, outputs)
         noisy = reservation.ask(lambda draw: draw.release(query.clipped(examples)))
-    centre = shrunk_mean(noisy, task.count)
-    centred = examples.mapped(lambda rows: features.centred(rows, centre))
+    begin = beginning(noisy, task.count, outputs)
+    centred = examples.mapped(lambda rows: features.centred(rows, begin.centre))
 
     def answer(query: object) -> Noisy:
         return reservation.ask(lambda draw: _noisy(query, centred, draw))
 
-    return _trained(task, seed, answer, centre, progress)
+    return _trained(task, seed, answer, begin, progress)
 
 
 def _noisy(query: object, examples: Examples, draw: Draw) -> Noisy:
@@ -165,28 +167,46 @@ def learn_openly(
     """The same steps without noise, on batches that anybody may know."""
     count = examples.units
     task = Learning(architecture, training, Sample(), count)
-    centre = examples.summed() * INPUT_STEP / max(count, 1)
-    centred = examples.mapped(lambda rows: features.centred(rows, centre))
+    whole = Noisy(examples.summed(architecture.outputs) * INPUT_STEP, 0.0)
+    begin = beginning(whole, max(count, 1), architecture.outputs)
+    centred = examples.mapped(lambda rows: features.centred(rows, begin.centre))
     entropy = Entropy(seed)
 
     def answer(query: object) -> Noisy:
         batch, generator = task.step.batch(count, entropy), entropy.generator()
         return Noisy(query.clipped(centred, batch, generator).numbers, 0.0)  # type: ignore[attr-defined]
 
-    return _trained(task, seed, answer, centre, progress)
+    return _trained(task, seed, answer, begin, progress)
 
 
 def _trained(
-    task: Learning, seed: int, answer: object, centre: Array, progress: Progress | None
+    task: Learning, seed: int, answer: object, begin: Beginning, progress: Progress | None
 ) -> Learnt:
     steps = GradientSteps(task.architecture, task.training, task.count)
     rounds = Rounds(task.training.steps, task.training.steps, progress)
-    state: State = loop(steps, steps.init(seed), rounds, answer).state  # type: ignore[arg-type]
-    return Learnt(steps.finish(state), steps.samples(state), centre)
+    start = steps.init(seed, begin.constant)
+    state: State = loop(steps, start, rounds, answer).state  # type: ignore[arg-type]
+    return Learnt(steps.finish(state), steps.samples(state), begin.centre)
 
 
-def shrunk_mean(noisy: Noisy, count: int) -> Array:
-    """The mean of inputs, shrunk by as much as its noise is likely to have stretched it."""
-    mean, noise = noisy.values / count, noisy.values.size * (noisy.deviation / count) ** 2
-    square = float(mean @ mean)
-    return np.asarray(mean * max(0.0, 1 - noise / square)) if square > 0 else mean
+class Beginning(NamedTuple):
+    """Where training begins: the mean of inputs, and what a constant says (intercepts of outputs)."""
+
+    centre: Array
+    constant: Array
+
+
+def beginning(noisy: Noisy, count: int, outputs: int) -> Beginning:
+    """Means of inputs and targets, less by as much as noise is likely to have made them more."""
+    means, noise = noisy.values / count, noisy.deviation / count
+    inputs, targets = np.split(means, [means.size - outputs])
+    if outputs == 1:
+        return Beginning(_shrunk(inputs, noise), np.clip(_shrunk(targets, noise), -1, 1))
+    # Shares that are not above the noise are as likely to be of its size.
+    shares = np.log(np.maximum(targets, max(noise, _LEAST_SHARE)))
+    return Beginning(_shrunk(inputs, noise), shares - shares.mean())
+
+
+def _shrunk(means: Array, noise: float) -> Array:
+    square = float(means @ means)
+    return np.asarray(means * max(0.0, 1 - means.size * noise**2 / square)) if square > 0 else means

@@ -70,20 +70,29 @@ class Examples:
             present = (np.arange(size) < len(some)).astype(np.float32)
             yield Chunk(self.inputs[chosen], self.squares[chosen], self.targets[chosen], present)
 
-    def summed(self, reach: float = inf) -> NDArray[np.int64]:
-        """Sum of all inputs, in whole steps; an owner's count together as much as one of them.
+    def summed(self, outputs: int, reach: float = inf) -> NDArray[np.int64]:
+        """Sum of all inputs, then of targets, in steps; an owner's count together as much as one does.
 
-        Inputs that are longer than ``reach`` are left out.
+        Targets are a number from -1 to 1, or a one for the class. Examples whose inputs are longer than
+        ``reach`` are left out.
         """
-        total = np.zeros(self.inputs.shape[1], np.int64)
+        total = np.zeros(self.inputs.shape[1] + outputs, np.int64)
         for rows in _pieces(len(self.inputs)):
             near = self.squares[rows] <= 1 + reach**2
-            some = self.inputs[rows] * near[:, None]
+            shown = np.concatenate([self.inputs[rows], self._target_steps(rows, outputs)], axis=1)
+            some = shown * near[:, None]
             if self.owners is not None:
                 each = np.diff(self._ends)[self.owners[rows]]
                 some = np.trunc(some / each[:, None])  # towards zero: no length grows
             total += some.sum(0, dtype=np.int64)
         return total
+
+    def _target_steps(self, rows: slice, outputs: int) -> NDArray[np.int16]:
+        if outputs == 1:
+            numbers = np.clip(self.targets[rows].reshape(-1, 1), -1, 1)
+            return np.trunc(numbers / INPUT_STEP).astype(np.int16)
+        one = np.int16(1 / INPUT_STEP)
+        return np.asarray((self.targets[rows][:, None] == np.arange(outputs)) * one, np.int16)
 
     def of(self, units: NDArray[np.bool_]) -> Examples:
         """The examples of some units, which a mask says."""

@@ -79,18 +79,20 @@ def nobody(width):
 def test_a_step_has_the_noise_that_it_is_charged_for(monkeypatch):
     """Parameters after one step of a whole fit, by their law; two thirds of the noise are rejected."""
     drawn = []
-    taken = fitting.shrunk_mean
-    monkeypatch.setattr(fitting, "shrunk_mean", lambda noisy, n: drawn.append(noisy) or taken(noisy, n))
+    taken = fitting.beginning
+    monkeypatch.setattr(fitting, "beginning", lambda noisy, *n: drawn.append(noisy) or taken(noisy, *n))
     training = Training(0.25, 1, 0.3, 0.5, momentum=0.0, centre=2.0)
     model = classifier(training, bounds=(0, 1), seed=5).fit(*nobody(1000))
     noise = model._noise
-    steps = -model.iterates_[-1].parameters.astype(float) / training.length(0)
+    start = np.zeros_like(model.iterates_[-1].parameters, float)
+    start[-2:] = taken(drawn[0], 60, 2).constant
+    steps = (start - model.iterates_[-1].parameters) / training.length(0)
     sums = steps * training.rate * 60 / training.clip
     assert stats.kstest(sums, stats.norm(0, noise).cdf).pvalue > FALSE_ALARMS
     assert stats.kstest(sums * 2 / 3, stats.norm(0, noise).cdf).pvalue < FALSE_ALARMS
     assert stats.kstest(sums * 3 / 2, stats.norm(0, noise).cdf).pvalue < FALSE_ALARMS
-    centre = stats.norm(0, 2 * noise)
-    assert drawn[0].values.size == 1000
+    centre = stats.norm(0, 2 * noise * 2**0.5)  # of inputs and targets, each of length one
+    assert drawn[0].values.size == 1002
     assert stats.kstest(drawn[0].values, centre.cdf).pvalue > FALSE_ALARMS
     assert stats.kstest(drawn[0].values * 2 / 3, centre.cdf).pvalue < FALSE_ALARMS
 

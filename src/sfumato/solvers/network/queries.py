@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import hypot, inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,18 @@ _UP = 1 + 2.0**-20  # so that what is rounded to single precision is not smaller
 @record
 @dataclass(frozen=True)
 class CentreQuery(SumQuery):
-    """The sum of all inputs that are no longer than ``reach``; there should be no others."""
+    """The sum of all inputs and targets: where examples lie, and what a constant would say of them.
+
+    Examples whose inputs are longer than ``reach`` are left out; there should be none. Targets are one
+    number from -1 to 1, or a one for the class (``outputs`` of them).
+    """
 
     reach: float
+    outputs: int
 
     def clipped(self, site: Examples) -> Clipped:
-        return Clipped(site.summed(self.reach), inf, self.reach, INPUT_STEP)
+        reach = hypot(self.reach, 1.0) * _UP
+        return Clipped(site.summed(self.outputs, self.reach), inf, reach, INPUT_STEP)
 
 
 @record

@@ -58,7 +58,7 @@ class _Rule(NamedTuple):
 _HIDDEN = _Rule(1.2, 0.5, least=5.0, most=200_000.0)
 _PICTURES = {False: _Rule(2.5, 0.1, most=120_000.0), True: _HIDDEN}
 _TABLES = {False: _Rule(1.0, 1.0, 2.1, least=5.0), True: _HIDDEN}
-_NUMBERS = dict.fromkeys((False, True), _Rule(0.1, 0.2, 1.0))
+_NUMBERS = dict.fromkeys((False, True), _Rule(0.1, 0.2, 1.0, least=10.0))
 
 
 @record

@@ -14,7 +14,7 @@ from sfumato.solvers.network.settings import Training
 from sfumato.solvers.protocol import DivergedError, Info
 from sfumato.types import Array
 
-_CHUNK = 1024  # examples, of which activations are kept at once
+_CHUNK = 512  # examples at once: what is made of them is small enough for memory to be used again
 _KEPT = 16  # iterates of the last two fifths
 
 
@@ -38,8 +38,10 @@ class GradientSteps:
     units: int
     name: ClassVar[str] = "networks"
 
-    def init(self, seed: int) -> State:
+    def init(self, seed: int, constant: Array) -> State:
+        """Where training begins: a public start, whose outputs are a constant."""
         start = self.architecture.start(seed)
+        self.architecture.layers(start)[-1].intercepts[:] = constant
         return State(start, np.zeros_like(start), start.copy())
 
     def ask(self, state: State) -> GradientQuery:
