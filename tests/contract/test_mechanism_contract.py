@@ -27,6 +27,7 @@ from sfumato.privacy.mechanisms import (
     PurePass,
     RandomisedResponse,
     RowwiseVectorLaplace,
+    SampledGaussian,
     VectorLaplace,
 )
 from sfumato.privacy.units import Value
@@ -38,6 +39,8 @@ RELEASING = [
     RowwiseVectorLaplace(2.0),
     Gaussian(2.0),
     GaussianPerBlock(2.0),
+    SampledGaussian(2.0, 0.1),
+    SampledGaussian(2.0, 1.0),
     Alongside(2.0, charged=3.0),
     PureAlongside(2.0, charged=0.4),
     GaussianShare(20.0, 2),  # of whole steps, until they are added up

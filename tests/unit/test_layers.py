@@ -30,7 +30,6 @@ SAME_NAME = {
     "shards.py": "tensors in parts on disk, and the holders of such parts",
     "solver.py": "the solver in a folder of one family",
     "state.py": "where the solver of a folder is",
-    "examples.py": "examples to learn from: at the data, and in files of the command line",
     "networks.py": "what audits attack of networks, and what is said of them",
     "network.py": "networks: the model, its training, its folder, and what people call",
     "study.py": "what owners agree on, and the commands that plan it and carry it out",

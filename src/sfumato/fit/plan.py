@@ -196,7 +196,7 @@ class PrivatePlan(Generic[_Task]):
 
     def explain(self) -> str:
         """The plan in words."""
-        lines = [f"{self.task.in_words}, within {self.budget} for {self.task.unit}."]
+        lines = [f"{self.task.in_words}, within {self.budget} for {self.task.promise.unit}."]
         lines += [f"  {line}" for line in self.task.settings_in_words]
         return "\n".join([*lines, *_draws_in_words(self.charges)])
 

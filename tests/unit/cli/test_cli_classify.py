@@ -104,7 +104,7 @@ def test_a_plan_reads_no_row_and_charges_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "read_examples", lambda *_: pytest.fail("rows were read"))
     done = classify(folder, *PUBLIC, *BUDGET, "--plan-only", "--ledger", tmp_path / "spent")
     assert done.exit_code == 0, done.stderr
-    assert "300 steps" in done.stdout
+    assert "600 steps" in done.stdout
     assert not (tmp_path / "spent").exists()
 
 
