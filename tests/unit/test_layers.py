@@ -41,7 +41,6 @@ LONG = {
     "data/synthetic.py": "one maker of invented data after the other",
     "estimators/base.py": "what estimators of completion share: settings, fits, predictions, folders",
     "estimators/coupled.py": "one class: settings, open and private fits, predictions, folders",
-    "estimators/network.py": "two estimators and what they share: settings, fits, predictions, folders",
     "privacy/mechanisms.py": "one mechanism after the other",
     "papers/ermis_sharing.py": "the rows of three tables of sites, each with its reading of the paper",
     "solvers/private/sides/solver.py": "one solver, and how it is put beside each method of a relation",

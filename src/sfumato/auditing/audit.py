@@ -24,7 +24,7 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.coupled import Coupled
-from sfumato.estimators.network import PrivateNetwork
+from sfumato.estimators.learning import PrivateNetwork
 from sfumato.fit.plan import PrivatePlan
 from sfumato.models.multilinear import Multilinear
 from sfumato.types import Array

@@ -18,7 +18,7 @@ from sfumato.auditing.trials import Trial, code_of, in_full, seed_from
 from sfumato.auditing.verdict import Promise
 from sfumato.auditing.views import View, finite, summed
 from sfumato.errors import DataError, SettingError
-from sfumato.estimators.network import PrivateNetwork
+from sfumato.estimators.learning import PrivateNetwork
 from sfumato.fit.network import Learning
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy

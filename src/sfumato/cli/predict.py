@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sfumato.estimators.base import TensorEstimator
     from sfumato.estimators.coupled import Coupled
-    from sfumato.estimators.network import PrivateNetwork
+    from sfumato.estimators.learning import PrivateNetwork
 
 
 class Unseen(StrEnum):
@@ -193,8 +193,8 @@ def predict(
     from sfumato.data.io.read import read_table, with_dates
     from sfumato.data.io.write import write_added
     from sfumato.estimators.coupled import Coupled
+    from sfumato.estimators.learning import PrivateNetwork
     from sfumato.estimators.loading import load
-    from sfumato.estimators.network import PrivateNetwork
 
     estimator = load(folder)
     if isinstance(estimator, PrivateNetwork):

@@ -10,16 +10,25 @@ from sfumato.checks import as_path, check_choice
 from sfumato.estimators.base import NOT_SAVED, TensorEstimator
 from sfumato.estimators.completion import CP, Biases, Tucker
 from sfumato.estimators.coupled import Coupled
-from sfumato.estimators.network import PrivateNetwork
+from sfumato.estimators.network import PrivateClassifier, PrivateRegressor
 from sfumato.estimators.power import PowerMethod
 from sfumato.estimators.predicting import UNSEEN
 from sfumato.solvers.protocol import Info
 from sfumato.solvers.registry import solver_class
-from sfumato.store import COMPONENTS, COUPLED, NETWORK, PRIVATE_COUPLED, kind_of, load_model
+from sfumato.store import (
+    COMPONENTS,
+    COUPLED,
+    NETWORK,
+    PRIVATE_COUPLED,
+    kind_of,
+    load_model,
+    load_network,
+)
 from sfumato.store.reading import damage
 from sfumato.typed import finite_number, made_of, whole_number
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CP, Tucker, Biases)}
+_NETWORKS: dict[str, Any] = {kind.__name__: kind for kind in (PrivateClassifier, PrivateRegressor)}
 
 
 def load(folder: str | PathLike[str]) -> Any:
@@ -29,7 +38,7 @@ def load(folder: str | PathLike[str]) -> Any:
     if kind == COMPONENTS:
         return PowerMethod.load(folder)
     if kind == NETWORK:
-        return PrivateNetwork.load(folder)
+        return _network(folder)
     if kind == COUPLED:
         return Coupled.load(folder)
     if kind == PRIVATE_COUPLED:
@@ -50,6 +59,13 @@ def load(folder: str | PathLike[str]) -> Any:
             estimator.n_entries_, estimator.scatter_ = None, None
             estimator.fit_seconds_, estimator.history_ = 0.0, ()
     return estimator
+
+
+def _network(folder: Path) -> Any:
+    stored = load_network(folder)
+    with damage(folder):
+        kind = _NETWORKS[stored.estimator]
+    return kind.of(stored, folder)
 
 
 def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:

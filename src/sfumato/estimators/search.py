@@ -14,7 +14,7 @@ from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.intake import admitted, as_tensor, cast
-from sfumato.estimators.network import PrivateNetwork
+from sfumato.estimators.learning import PrivateNetwork
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.sources import TensorSource
 from sfumato.fit.admit import Protected

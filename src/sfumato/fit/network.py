@@ -8,18 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.errors import SettingError
-from sfumato.fit.loop import Progress, Rounds, loop
+from sfumato.fit.loop import Answer, Progress, Rounds, loop
 from sfumato.fit.plan import PrivatePlan, Promise
 from sfumato.kernels.grid import INPUT_STEP
 from sfumato.models.features import Features
 from sfumato.models.network import Architecture, Network
 from sfumato.privacy.entropy import Entropy
-from sfumato.privacy.ledger import Charge, Draw, Ledger, Reservation
+from sfumato.privacy.ledger import Charge, Ledger, Reservation
 from sfumato.privacy.mechanisms import Gaussian, Noisy, SampledGaussian
 from sfumato.privacy.units import Sample, Unit
 from sfumato.records import record
 from sfumato.sites.examples import Examples
-from sfumato.solvers.network.queries import CentreQuery
+from sfumato.solvers.network.queries import CentreQuery, GradientQuery
 from sfumato.solvers.network.settings import Training
 from sfumato.solvers.network.solver import GradientSteps, State
 from sfumato.types import Array
@@ -145,15 +145,10 @@ def draw_network(
     begin = beginning(noisy, task.count, outputs)
     centred = examples.mapped(lambda rows: features.centred(rows, begin.centre))
 
-    def answer(query: object) -> Noisy:
-        return reservation.ask(lambda draw: _noisy(query, centred, draw))
+    def answer(query: GradientQuery) -> Noisy:
+        return reservation.ask(lambda draw: query.noisy(centred, draw))
 
     return _trained(task, seed, answer, begin, progress)
-
-
-def _noisy(query: object, examples: Examples, draw: Draw) -> Noisy:
-    noisy: Noisy = query.noisy(examples, draw)  # type: ignore[attr-defined]
-    return noisy
 
 
 def learn_openly(
@@ -172,20 +167,20 @@ def learn_openly(
     centred = examples.mapped(lambda rows: features.centred(rows, begin.centre))
     entropy = Entropy(seed)
 
-    def answer(query: object) -> Noisy:
+    def answer(query: GradientQuery) -> Noisy:
         batch, generator = task.step.batch(count, entropy), entropy.generator()
-        return Noisy(query.clipped(centred, batch, generator).numbers, 0.0)  # type: ignore[attr-defined]
+        return Noisy(query.clipped(centred, batch, generator).numbers, 0.0)
 
     return _trained(task, seed, answer, begin, progress)
 
 
 def _trained(
-    task: Learning, seed: int, answer: object, begin: Beginning, progress: Progress | None
+    task: Learning, seed: int, answer: Answer, begin: Beginning, progress: Progress | None
 ) -> Learnt:
     steps = GradientSteps(task.architecture, task.training, task.count)
     rounds = Rounds(task.training.steps, task.training.steps, progress)
     start = steps.init(seed, begin.constant)
-    state: State = loop(steps, start, rounds, answer).state  # type: ignore[arg-type]
+    state: State = loop(steps, start, rounds, answer).state
     return Learnt(steps.finish(state), steps.samples(state), begin.centre)
 
 

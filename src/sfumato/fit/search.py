@@ -8,6 +8,7 @@ before any data is seen. Proof: ``proofs/tuning.md``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -99,7 +100,7 @@ class HeldOutError:
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(ABC):
     """Which plans are candidates of a search: a task of its own, whose charge covers any number of runs.
 
     Each plan has a budget of its own for one run, the same for all; ``noise`` is one over its epsilon.
@@ -113,9 +114,9 @@ class Search:
     held_out: ClassVar[str]  # what candidates are compared at
 
     @property
+    @abstractmethod
     def disjoint(self) -> bool:
         """Whether what neighbours differ in is either learnt from or held out, never both."""
-        raise NotImplementedError
 
     @cached_property
     def mechanism(self) -> SelectBest:

@@ -62,3 +62,14 @@ def test_a_unit_changes_the_error_by_half_at_most(loss, owned):
     for unit in range(examples.units):
         less = misses(learnt, features, examples.of(np.arange(examples.units) != unit))
         assert abs(whole.numbers - less.numbers) <= 0.5
+
+
+def test_units_are_learnt_from_or_held_out():
+    """All examples of an owner lie on one side, and none is lost."""
+    random = np.random.default_rng(2)
+    owners = np.unique(random.integers(0, 9, 40), return_inverse=True)[1]
+    examples = Examples(np.arange(40, dtype=np.int16)[:, None], owners, owners)
+    coins = random.random(examples.units) < 0.5
+    learnt, held = examples.of(~coins), examples.of(coins)
+    assert not set(learnt.targets) & set(held.targets)
+    assert sorted([*learnt.inputs[:, 0], *held.inputs[:, 0]]) == list(range(40))
