@@ -6,17 +6,24 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
+from sfumato.kernels.numba.alternating import Features, entry_sums
 from sfumato.kernels.numba.cells import Cells
+from sfumato.kernels.numba.normal import NormalEquations, Uncertainty, normal_equations
 from sfumato.kernels.numba.ordering import row_starts, scatter, slots_by, slots_in_order
+from sfumato.kernels.numba.residuals import residual_sums
 from sfumato.kernels.numba.threads import run
 from sfumato.records import same
+from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.models.multilinear import Multilinear
 
 _T = TypeVar("_T")
 
@@ -89,6 +96,24 @@ class Site:
         """Let go of what is kept, for what comes after a fit's rounds: it is made anew where needed."""
         self._kept.clear()
         self._latest = (object(), None)
+
+    # -- sums that another device may make ----------------------------------------------------------
+
+    def normal_equations(
+        self, model: Multilinear, uncertainty: Uncertainty, mode: int, low: int, high: int
+    ) -> NormalEquations:
+        """Sums for the rows ``low`` to ``high`` of a mode."""
+        return normal_equations(model, uncertainty, self.by_mode(mode), mode, low, high, self.threads)
+
+    def residual_sums(self, model: Multilinear, uncertainty: Uncertainty) -> tuple[float, float]:
+        """Sums of squared residuals, and of the predictions' variances."""
+        return residual_sums(model, uncertainty, self)
+
+    def entry_sums(self, model: Multilinear, block: int, features: Features) -> Array:
+        """Clipped sums of a block by entry, in whole steps."""
+        return entry_sums(model, block, features, self.by_mode(max(block, 0)), self.threads)
+
+    # -- orders of the entries ----------------------------------------------------------------------
 
     def by_mode(self, mode: int) -> ByMode:
         """The entries sorted by a mode."""

@@ -6,6 +6,7 @@ Only what is public or has noise lives longer than a call here; random numbers a
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import cache
 from importlib.util import find_spec
 
 from sfumato.errors import SettingError
@@ -23,3 +24,26 @@ def double_precision() -> AbstractContextManager[object]:
 
     context: AbstractContextManager[object] = jax.enable_x64(True)
     return context
+
+
+@cache
+def accelerated() -> bool:
+    """Whether JAX has found anything but processors to compute on."""
+    import jax
+
+    return bool(jax.default_backend() != "cpu")
+
+
+def total_memory() -> int | None:
+    """Bytes that JAX may take on its first device; None where it does not say, as of processors."""
+    import jax
+
+    return (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+
+
+def free_memory() -> int | None:
+    """The same without those in use."""
+    import jax
+
+    known = jax.devices()[0].memory_stats() or {}
+    return known["bytes_limit"] - known["bytes_in_use"] if "bytes_limit" in known else None

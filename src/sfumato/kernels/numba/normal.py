@@ -74,6 +74,10 @@ class NormalEquations(NamedTuple):
     def __add__(self, other: NormalEquations) -> NormalEquations:  # type: ignore[override]
         return NormalEquations(*map(np.add, self, other))
 
+    def part(self, low: int, high: int) -> NormalEquations:
+        """Those of some rows alone."""
+        return NormalEquations(*(each[low:high] for each in self))
+
 
 @record
 class Ridge(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from math import hypot, inf, sqrt
@@ -12,6 +13,7 @@ import numpy as np
 
 from sfumato.checks import check_count
 from sfumato.kernels.grid import ERROR_STEP, INPUT_STEP, MOST_CHUNK
+from sfumato.kernels.numba import dense
 from sfumato.models.network import Architecture
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.ledger import Draw
@@ -20,6 +22,21 @@ from sfumato.records import record
 from sfumato.sites.examples import Examples
 from sfumato.solvers.protocol import NoisyQuery, SumQuery
 from sfumato.types import Array
+
+
+@contextmanager
+def _kernels() -> Iterator[Any]:
+    """Those of JAX where it finds something faster than processors, which have some of their own."""
+    from sfumato.kernels.jax import accelerated, double_precision
+
+    if not accelerated():
+        yield dense
+        return
+    with double_precision():
+        from sfumato.kernels.jax import dense as on_jax
+
+        yield on_jax
+
 
 _UP = 1 + 2.0**-20  # so that what is rounded to single precision is not smaller than it was
 
@@ -63,14 +80,11 @@ class GradientQuery(NoisyQuery):
 
     def clipped(self, site: Examples, units: Array, secret: np.random.Generator) -> Clipped:
         """What some units add up to; factors of dropout are drawn anew for each of their examples."""
-        from sfumato.kernels.jax import double_precision
-        from sfumato.kernels.jax.dense import clipped_sums
-
         total, rows = np.zeros(self.architecture.parameters, np.int64), site.of_units(units)
-        with double_precision():
-            divided = self._divided(site, rows, secret)
+        with _kernels() as kernels:
+            divided = self._divided(site, rows, secret, kernels)
             for given, by in zip(self._given(site, rows, secret), divided, strict=True):
-                sums = clipped_sums(*given, np.float32(self.clip), *self._kind, *by)
+                sums = kernels.clipped_sums(*given, np.float32(self.clip), *self._kind, *by)
                 total += np.concatenate([np.asarray(part).ravel() for part in sums])
         return Clipped(total, inf, 1.0, INPUT_STEP * ERROR_STEP)
 
@@ -95,7 +109,7 @@ class GradientQuery(NoisyQuery):
         return [1 + spread * generator.standard_normal(shape, np.float32) for shape in shapes]
 
     def _divided(
-        self, site: Examples, rows: Array, secret: np.random.Generator
+        self, site: Examples, rows: Array, secret: np.random.Generator, kernels: Any
     ) -> list[tuple[Array, Array] | tuple[()]]:
         """Where units have several examples, by chunk: what each gradient is divided by, and its share.
 
@@ -105,9 +119,8 @@ class GradientQuery(NoisyQuery):
         chunks = -(-len(rows) // self.chunk)
         if site.owners is None:
             return [()] * chunks
-        from sfumato.kernels.jax.dense import norms
-
-        found = [np.asarray(norms(*given, *self._kind)) for given in self._given(site, rows, secret)]
+        given = self._given(site, rows, secret)
+        found = [np.asarray(kernels.norms(*each, *self._kind)) for each in given]
         each = np.concatenate([*found, np.zeros(0)]).astype(np.float64)
         owners, own = site.owners[rows], slice(0, len(rows))
         lengths, shares = np.full((2, len(each)), [[self.clip], [0.0]])

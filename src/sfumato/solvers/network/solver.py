@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +15,10 @@ from sfumato.solvers.network.settings import Training
 from sfumato.solvers.protocol import DivergedError, Info
 from sfumato.types import Array
 
-_CHUNK = 512  # examples at once: what is made of them is small enough for memory to be used again
+_CHUNK = (
+    2048  # examples at once, at most: what is made of them is small enough for memory to be used again
+)
+_WHOLE = 16  # chunks are multiples of so many
 _KEPT = 16  # iterates of the last two fifths
 
 
@@ -47,7 +51,14 @@ class GradientSteps:
     def ask(self, state: State) -> GradientQuery:
         training = self.training
         parameters = state.parameters.astype(np.float32)
-        return GradientQuery(self.architecture, parameters, training.clip, _CHUNK, training.dropout)
+        return GradientQuery(self.architecture, parameters, training.clip, self._chunk, training.dropout)
+
+    @property
+    def _chunk(self) -> int:
+        """From public numbers: a batch of about the size that is expected fills its chunks well."""
+        batch = self.training.rate * self.units
+        chunks = ceil(batch / _CHUNK)
+        return min(_CHUNK, _WHOLE * ceil((batch + 4 * sqrt(batch)) / chunks / _WHOLE))
 
     def update(self, state: State, noisy: Noisy) -> tuple[State, Info]:
         training, step = self.training, state.step

@@ -1,0 +1,281 @@
+"""Fits on a GPU: private sums, sweeps of ALS and whole fits, beside the bytes that have to move.
+
+Needs a GPU that JAX finds. Entries are random; what is timed does not depend on their values. Peers are
+sums of the same size written plainly in JAX and, where it is there, in PyTorch.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from importlib.util import find_spec
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import sfumato as sf
+from benchmarks.report import Figure, say
+from sfumato.data.tensor import Mode, SparseTensor
+from sfumato.kernels.numba.alternating import CORE, Features, padded_metric
+from sfumato.kernels.numba.normal import Ridge, Uncertainty
+from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.sites.device import DeviceSite, by_hand
+
+SHAPE, RANK, BANDWIDTH = (100_000, 20_000, 365), 16, 4.3e12
+SIZES = (10_000_000, 200_000_000, 300_000_000)
+BILLION = 1_000_000_000
+_REPEATS = 5
+
+
+def run(quick: bool) -> list[Figure]:
+    from sfumato.kernels.jax import accelerated
+
+    if not accelerated():
+        say("no GPU that JAX finds: nothing is measured")
+        return []
+    figures = []
+    for entries in (1_000_000,) if quick else SIZES:
+        tensor = random_entries(entries)
+        site = DeviceSite(tensor, _threads())
+        figures += _sums(site) + _sweep(site, entries)
+        del site
+        gc.collect()
+        if entries < SIZES[-1]:
+            figures.append(_whole_fit(tensor))
+        figures += _peers(tensor) if entries <= SIZES[0] else []
+        del tensor
+        gc.collect()
+    return figures
+
+
+def run_billion() -> list[Figure]:
+    """Private sums of a billion entries: on the device, and in chunks from the host's memory."""
+    tensor, figures = random_entries(BILLION), []
+    for resident in (True, False):
+        site = DeviceSite(tensor, _threads())
+        site._resident = resident and site._resident
+        say(f"a billion entries, {'on the device' if site._resident else 'streamed'}")
+        figures += _sums(site, ("cp",))
+        del site
+        gc.collect()
+    return figures
+
+
+def _threads() -> int:
+    from sfumato.kernels.numba.threads import available_threads
+
+    return available_threads()
+
+
+def random_entries(entries: int, shape: tuple[int, ...] = SHAPE) -> SparseTensor:
+    """Entries anywhere, sorted by the first mode."""
+    random = np.random.default_rng(0)
+    cells = np.empty((len(shape), entries), np.int32)
+    counts = random.multinomial(entries, np.full(shape[0], 1 / shape[0]))
+    cells[0] = np.repeat(np.arange(shape[0], dtype=np.int32), counts)  # as if drawn and sorted
+    for mode, size in enumerate(shape[1:], 1):
+        cells[mode] = random.integers(0, size, entries, dtype=np.int32)
+    values = random.standard_normal(entries, dtype=np.float32)
+    np.clip(values, -4, 4, out=values)
+    modes = tuple(Mode(name, n) for name, n in zip(("user", "item", "day"), shape, strict=True))
+    return SparseTensor(cells, values, modes, (-4.0, 4.0), _checked=True)
+
+
+def timed(action: Callable[[], Any], repeats: int = _REPEATS) -> float:
+    """Seconds, the median; once before to warm up."""
+    action()
+    seconds = []
+    for _ in range(repeats):
+        begin = perf_counter()
+        action()
+        seconds.append(perf_counter() - begin)
+    return median(seconds)
+
+
+def _model(kind: str = "cp") -> Multilinear:
+    random = np.random.default_rng(1)
+    model = CPModel.zeros(SHAPE, RANK) if kind == "cp" else TuckerModel.zeros(SHAPE, (4, 4, 4))
+    for factor in model.factors:
+        factor[:] = random.normal(size=factor.shape)
+    model.free_core[:] = random.normal(size=model.free_core.shape)
+    return model
+
+
+def _sums(site: DeviceSite, kinds: tuple[str, ...] = ("cp", "tucker")) -> list[Figure]:
+    """Private sums of each block: those of a mode with many levels, with some, and with few."""
+    entries, figures = site.tensor.n_entries, []
+    for kind in kinds:
+        model = _model(kind)
+        for block in [*range(3), *([CORE] if kind == "tucker" else [])]:
+            size = model.free_core.size if block == CORE else model.ranks[block]
+            metric = np.ones((1, size)) if block == CORE else np.eye(size) + 0.01
+            features = Features(padded_metric(metric), 6.0, 3.0, 0.0 if block == CORE else 1.0)
+            seconds, whole = _timed_sums(site, model, block, features)
+            rate, name = (
+                entries / seconds / 1e9,
+                "core" if block == CORE else site.tensor.mode_names[block],
+            )
+            bound = entries * 4 * 4 / BANDWIDTH / seconds  # levels and values are read once
+            bar = 5.0 if kind == "cp" and block == 0 else None
+            figures.append(
+                Figure(
+                    f"private sums, {kind}, {name}, {entries:,} entries: billions a second",
+                    rate,
+                    f"{rate:.2f} ({seconds * 1e3:.2f} ms, {bound:.0%} of the memory bound; "
+                    f"{whole * 1e3:.1f} ms with copies)",
+                    bar,
+                    True,
+                )
+            )
+            say(f"{figures[-1].what}: {figures[-1].text}")
+    return figures
+
+
+def _timed_sums(
+    site: DeviceSite, model: Multilinear, block: int, features: Features
+) -> tuple[float, float]:
+    """Seconds of the sums alone, and with copies of the model there and of the sums back."""
+    whole = timed(lambda: site.entry_sums(model, block, features))
+    if by_hand(model):
+        return timed(_by_hand(site, model, block, features)), whole
+    import jax
+
+    from sfumato.kernels.jax import double_precision
+    from sfumato.kernels.jax.alternating import put, sums_there
+
+    chunks: Any = site.chunks(max(block, 0))
+    with double_precision():
+        p, how, levels, size = put(model, block, features)
+        alone = timed(lambda: jax.block_until_ready(sums_there(p, how, chunks, block, levels, size)))
+    return alone, whole
+
+
+def _by_hand(site: DeviceSite, model: Multilinear, mode: int, features: Features) -> Callable[[], Any]:
+    from sfumato.kernels.cuda.alternating import put, sums_there
+    from sfumato.kernels.cuda.entrywise import width_of
+
+    entries, there = site.entries(mode), put(model, mode, features)
+    sizes = model.order, model.shape[mode], width_of(model.ranks[mode])
+
+    return lambda: sums_there(*there, entries, *sizes).done()
+
+
+def _sweep(site: DeviceSite, entries: int) -> list[Figure]:
+    """A plain sweep of ALS in single precision: all modes, sums and solutions, with copies."""
+    from sfumato.kernels.jax.normal import solve_rows
+
+    model = CPModel.zeros(SHAPE, RANK, np.float32)
+    for factor in model.factors:
+        factor[:] = np.random.default_rng(1).normal(size=factor.shape)
+    certain = Uncertainty(np.zeros((0, model.rows.shape[1]), np.float32), np.zeros(0), np.zeros(0))
+    ridge = Ridge(np.full(model.rows.shape[1], 5.0), 0.0, 0.0, np.inf, 0.0, 1.0)
+
+    def sweep() -> None:
+        for mode in range(3):
+            here = model.span(mode)
+            sums = site.normal_equations(model, certain, mode, 0, model.shape[mode])
+            solve_rows(
+                sums, ridge, RANK, model.rows[here], model.biases[here], certain.rows[:0], certain.biases
+            )
+
+    seconds = timed(sweep)
+    bound = 3 * entries * 4 * 4 / BANDWIDTH / seconds
+    bar = {SIZES[0]: 0.015, SIZES[1]: 0.250}.get(entries)
+    shown = f"{seconds * 1e3:.1f} ms ({bound:.0%} of the memory bound)"
+    figure = Figure(
+        f"ALS sweep, {entries:,} entries: seconds",
+        seconds,
+        shown,
+        bar,
+    )
+    say(f"{figure.what}: {shown}")
+    return [figure]
+
+
+def _whole_fit(tensor: SparseTensor) -> Figure:
+    """A private fit from a tensor in memory to the model: 20 rounds at rank 16."""
+    from sfumato.solvers.private.alternating.solver import PrivateAlternating
+
+    entries = tensor.n_entries
+    privacy = sf.Privacy(
+        epsilon=3.0,
+        delta=1e-9,
+        unit="entry",
+        method=PrivateAlternating(sweeps=20),
+        public=sf.Public(labels=True, entries=entries),
+        seed=1,
+    )
+    estimator = sf.CP(RANK, privacy=privacy, device="gpu", duplicates="mean")
+    begin = perf_counter()
+    estimator.fit(tensor)
+    seconds = perf_counter() - begin
+    begin = perf_counter()
+    if entries <= SIZES[0]:
+        estimator.fit(tensor)
+        seconds = perf_counter() - begin  # the first has compiled the kernels
+    bar = {SIZES[0]: 3.0, SIZES[1]: 40.0}.get(entries)
+    figure = Figure(
+        f"private fit, {entries:,} entries, 20 rounds: seconds",
+        seconds,
+        f"{seconds:.1f} s",
+        bar,
+    )
+    say(f"{figure.what}: {figure.text}")
+    return figure
+
+
+def _peers(tensor: SparseTensor) -> list[Figure]:
+    """The same private sums of the first mode as one would write them at first."""
+    import jax
+    import jax.numpy as jnp
+
+    from sfumato.kernels.jax import double_precision
+
+    entries, figures = tensor.n_entries, []
+    model = _model()
+    with double_precision():
+        cells = jax.device_put(tensor.coordinates)
+        values, rows = (
+            jax.device_put(tensor.values),
+            [jax.device_put(f.astype(np.float32)) for f in model.factors],
+        )
+
+        @jax.jit
+        def plain(cells: Any, values: Any, rows: Any) -> Any:
+            design = rows[1][cells[1]] * rows[2][cells[2]]
+            target = jnp.clip(values - (design * rows[0][cells[0]]).sum(1), -3, 3)
+            x = design / jnp.maximum(1, jnp.linalg.norm(design, axis=1) / 6)[:, None]
+            steps = jnp.trunc(x * target[:, None] * 2.0**24).astype(jnp.int64)
+            return jnp.zeros((SHAPE[0], RANK), jnp.int64).at[cells[0]].add(steps)
+
+        seconds = timed(lambda: jax.block_until_ready(plain(cells, values, rows)))
+    shown = f"{entries / seconds / 1e9:.2f} ({seconds * 1e3:.2f} ms)"
+    figures.append(Figure("private sums, plain JAX: billions a second", entries / seconds / 1e9, shown))
+    say(f"{figures[-1].what}: {shown}")
+    if find_spec("torch") is not None:
+        figures.append(_torch(tensor, model))
+        say(f"{figures[-1].what}: {figures[-1].text}")
+    return figures
+
+
+def _torch(tensor: SparseTensor, model: Multilinear) -> Figure:
+    import torch
+
+    cells = torch.as_tensor(np.array(tensor.coordinates), device="cuda").long()
+    values = torch.as_tensor(np.array(tensor.values), device="cuda")
+    rows = [torch.as_tensor(f.astype(np.float32), device="cuda") for f in model.factors]
+
+    def plain() -> None:
+        design = rows[1][cells[1]] * rows[2][cells[2]]
+        target = (values - (design * rows[0][cells[0]]).sum(1)).clamp(-3, 3)
+        x = design / (design.norm(dim=1) / 6).clamp(min=1)[:, None]
+        steps = (x * target[:, None] * 2.0**24).trunc().long()
+        out = torch.zeros((SHAPE[0], RANK), dtype=torch.int64, device="cuda")
+        out.index_add_(0, cells[0], steps)
+        torch.cuda.synchronize()
+
+    seconds, entries = timed(plain), tensor.n_entries
+    shown = f"{entries / seconds / 1e9:.2f} ({seconds * 1e3:.2f} ms)"
+    return Figure("private sums, plain PyTorch: billions a second", entries / seconds / 1e9, shown)

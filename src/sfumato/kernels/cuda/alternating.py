@@ -1,0 +1,162 @@
+"""Clipped sums of a mode by entry, on a GPU: as ``kernels/numba/alternating.py``, in other words.
+
+One thread does all arithmetic of one entry, in single precision and always in the same order, so that
+what an entry adds does not depend on its place. It is cut to whole steps of the grid, and the bound that
+privacy rests on is taken from these numbers themselves: an entry whose squares come to more than the
+bound's, less what their sum may be wrong by, adds nothing. Sums are of 64-bit whole numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import cuda
+
+from sfumato.kernels.cuda.entrywise import (
+    TILE,
+    TILES,
+    Entries,
+    Written,
+    parameters,
+    there,
+    width_of,
+    zeros,
+)
+from sfumato.kernels.grid import grid
+from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.kernels.numba.alternating import Features
+    from sfumato.models.multilinear import Multilinear
+
+_BELOW = 1 - 2.0**-16  # of lengths: single precision is wrong by less
+_FITS = 1 - 2.0**-17  # of squared lengths: sums of up to 33 squares are wrong by less
+_NONE, _ONE, _MOST = np.float32(0), np.float32(1), np.float32(2**30)
+_NOWHERE = np.int32(-1)
+
+
+@cache
+def _kernel(order: int, width: int) -> Any:
+    """For tensors of an order, and rows of a width."""
+    tiled, indexed = (
+        (TILE, width + 1),
+        (order - 1, TILE),
+    )  # one column more: no two threads meet at a bank
+
+    @cuda.jit
+    def kernel(  # type: ignore[no-untyped-def]
+        rows, biases, mean, firsts, others, values, levels, present, metric, clips, out
+    ):
+        design = cuda.shared.array(tiled, np.float32)
+        whole = cuda.shared.array(tiled, np.float32)  # features first, then their steps
+        turn = cuda.shared.array((width, width), np.float32)
+        index = cuda.shared.array(indexed, np.int32)
+        at = cuda.shared.array(TILE, np.int32)
+        thread = cuda.threadIdx.x
+        length, most, bias, step, limit = clips[0], clips[1], clips[2], clips[3], clips[4]
+        for k in range(thread, width * width, TILE):
+            turn[k // width, k % width] = metric[k // width, k % width]
+        column, group = thread % width, thread // width
+        level, total, of_biases = _NOWHERE, np.int64(0), np.int64(0)
+        begin = cuda.blockIdx.x * TILES * TILE
+        for tile in range(TILES):
+            entry = begin + tile * TILE + thread
+            there = entry < present
+            entry = min(entry, present - 1)
+            cuda.syncthreads()  # the tile before has been added up
+            at[thread] = levels[entry] if there else _NOWHERE
+            for m in range(order - 1):
+                index[m, thread] = firsts[m] + others[m, entry]
+            cuda.syncthreads()
+            # Neighbouring threads read neighbouring columns of a row.
+            for k in range(width):
+                e, c = (k * TILE + thread) // width, (k * TILE + thread) % width
+                product = rows[index[0, e], c]
+                for m in range(1, order - 1):
+                    product *= rows[index[m, e], c]
+                design[e, c] = product
+            cuda.syncthreads()
+            # From here on a thread has an entry of its own.
+            own = firsts[order - 1] + levels[entry]
+            residual = values[entry] - mean - biases[own]
+            for m in range(order - 1):
+                residual -= biases[index[m, thread]]
+            for c in range(width):
+                residual -= design[thread, c] * rows[own, c]
+            target = min(max(residual, -most), most) if not math.isnan(residual) else _NONE
+            squares = _NONE
+            for c in range(0, width, 4):
+                x0 = x1 = x2 = x3 = _NONE
+                for r in range(width):
+                    d = design[thread, r]
+                    x0 += d * turn[r, c]
+                    x1 += d * turn[r, c + 1]
+                    x2 += d * turn[r, c + 2]
+                    x3 += d * turn[r, c + 3]
+                whole[thread, c], whole[thread, c + 1] = x0, x1
+                whole[thread, c + 2], whole[thread, c + 3] = x2, x3
+                squares += x0 * x0 + x1 * x1 + x2 * x2 + x3 * x3
+            norm = math.sqrt(squares)
+            scale = (length / norm if norm > length else _ONE) * target / step
+            squares = _NONE
+            for c in range(width + 1):
+                number = whole[thread, c] * scale if c < width else bias * target / step
+                if abs(number) < _MOST:
+                    number = np.float32(np.int32(number))
+                whole[thread, c] = number
+                squares += number * number
+            if not (there and squares <= limit):  # nor where any is NaN
+                for c in range(width + 1):
+                    whole[thread, c] = _NONE
+            cuda.syncthreads()
+            # A thread adds up a column of some neighbouring entries, level by level.
+            for k in range(width):
+                e = group * width + k
+                if at[e] != level:
+                    if level >= 0:
+                        cuda.atomic.add(out, (level, column), total)
+                        if column == 0:
+                            cuda.atomic.add(out, (level, width), of_biases)
+                    level, total, of_biases = at[e], np.int64(0), np.int64(0)
+                total += np.int64(whole[e, column])
+                if column == 0:
+                    of_biases += np.int64(whole[e, width])
+        if level >= 0:
+            cuda.atomic.add(out, (level, column), total)
+            if column == 0:
+                cuda.atomic.add(out, (level, width), of_biases)
+
+    return kernel
+
+
+def sums_there(
+    model_there: Any, how: Any, entries: Entries, order: int, levels: int, width: int
+) -> Written:
+    """The sums, being made on the device: of parameters and clips that are there."""
+    out, kernel = zeros((levels, width + 1), np.int64), _kernel(order, width)
+    for chunk in entries:
+        kernel[chunk.blocks, TILE](*model_there, *chunk, *how, out.seen)
+    return out
+
+
+def put(model: Multilinear, mode: int, features: Features) -> tuple[Any, Any]:
+    """A model and how features are clipped, as :func:`sums_there` takes them."""
+    rank, width = model.ranks[mode], width_of(model.ranks[mode])
+    given = features.metric[:, :rank]
+    metric = np.zeros((width, width), np.float32)
+    metric[:rank, :rank] = np.diag(given[0]) if given.shape[0] == 1 else given
+    bound, step = features.bound, grid(features.bound)
+    clips = (features.length * _BELOW, features.target * _BELOW, features.bias, step)
+    numbers = np.array([*clips, (bound / step) ** 2 * _FITS], np.float32)
+    return parameters(model, mode), (there(metric), there(numbers))
+
+
+def entry_sums(model: Multilinear, mode: int, features: Features, entries: Entries) -> Array:
+    """Sums by entry for each level of the mode, in steps of the bound's grid."""
+    rank, width = model.ranks[mode], width_of(model.ranks[mode])
+    sums = sums_there(*put(model, mode, features), entries, model.order, model.shape[mode], width)
+    columns = [*range(rank), *([width] if features.bias else [])]
+    return np.ascontiguousarray(np.asarray(sums.done())[:, columns])

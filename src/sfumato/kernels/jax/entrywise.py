@@ -1,0 +1,213 @@
+"""Entries on a device: a model's parameters there, chunks of sorted entries, designs and residuals.
+
+Entries sorted by a mode are cut into chunks of equal size, and where the mode has few levels these into
+*runs*: up to ``RUN`` neighbours that share their level. Sums go to runs first and from there to levels,
+so that many threads of a device seldom add to one place. Where chunks do not fit the device together
+they stay in the memory of the host, and the next one is copied while one is summed. Computation is in
+single precision; what is private is added up in whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.models.multilinear import Multilinear
+    from sfumato.sites.memory import ByMode
+
+CHUNK = 1 << 21  # entries at a time: what is made of them stays within a few hundred megabytes
+RUN = 256  # entries of one level that are summed before the level is
+_FEW_LEVELS = 4  # times the runs of a chunk: with more, sums go to levels straight away
+CORE = -1  # the block that is no mode, as in ``kernels/numba/alternating.py``
+
+
+class Parameters(NamedTuple):
+    """A model in single precision; ``core`` is None for CP."""
+
+    factors: tuple[Any, ...]
+    biases: tuple[Any, ...]
+    core: Any
+    mean: Any
+
+
+class Chunk(NamedTuple):
+    """Some entries, sorted by a mode; those after the first ``present`` fill up.
+
+    ``levels`` are those of the mode, ``runs`` numbers the run of each entry, and ``level_of`` has the
+    level of each run; both are None where the mode has so many levels that no runs are needed.
+    """
+
+    others: Any  # of the other modes, one row for each
+    values: Any
+    weights: Any  # None where all entries count alike
+    levels: Any
+    runs: Any
+    level_of: Any
+    present: Any
+
+
+def parameters(model: Multilinear) -> Parameters:
+    """A model's parameters on the device."""
+    single = partial(np.asarray, dtype=np.float32)
+    core = single(model.core) if model.free_core.size else None
+    factors, biases = map(single, model.factors), map(single, model.mode_biases)
+    put: Parameters = jax.device_put(
+        Parameters(tuple(factors), tuple(biases), core, np.float32(model.mean))
+    )
+    return put
+
+
+class Chunks:
+    """Entries sorted by a mode, in chunks: on the device, or in the host's memory.
+
+    Chunks of a ``size`` of one's own have no runs.
+    """
+
+    def __init__(self, entries: ByMode, mode: int, resident: bool, size: int | None = None) -> None:
+        self.mode, self._entries, self.resident = mode, entries, resident
+        # Shapes are public numbers, whatever the entries: one program computes what each of them adds.
+        self._size, levels = size or CHUNK, entries.starts.shape[0] - 1
+        runs = self._size // RUN
+        self._most_runs = levels + runs + 2 if levels < _FEW_LEVELS * runs and not size else 0
+        self._firsts = range(0, entries.values.shape[0], self._size)
+        self._starts = jax.device_put(entries.starts)
+        self._kept = [self._chunk(first) for first in self._firsts] if resident else []
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Chunk after chunk. A copy is under way while the chunk before is worked on."""
+        if self.resident:
+            yield from self._kept
+            return
+        ahead = None
+        for first in self._firsts:
+            behind, ahead = ahead, self._chunk(first)
+            if behind is not None:
+                yield behind
+        if ahead is not None:
+            yield ahead
+
+    def _chunk(self, first: int) -> Chunk:
+        entries, here = self._entries, slice(first, first + self._size)
+        others = self._put(entries.others[:, here])
+        weights = self._put(entries.weights[here], np.float32) if entries.weights.size else None
+        values = self._put(entries.values[here], np.float32)
+        present = min(self._size, entries.values.shape[0] - first)
+        levels, runs, level_of = _runs(
+            self._starts, first, present, size=self._size, most=self._most_runs
+        )
+        there = jax.device_put(np.int32(present))
+        return Chunk(others, values, weights, levels, runs, level_of, there)
+
+    def _put(self, array: Array, dtype: Any = np.int32) -> Any:
+        filled = np.zeros((*array.shape[:-1], self._size), dtype)
+        filled[..., : array.shape[-1]] = array
+        return jax.device_put(filled)
+
+
+@partial(jax.jit, static_argnames=("size", "most"))
+def _runs(starts: Any, first: Any, present: Any, *, size: int, most: int) -> tuple[Any, Any, Any]:
+    """Each entry's level and the number of its run, and the level of each run."""
+    here = jnp.minimum(jnp.arange(size), present - 1)
+    level = (jnp.searchsorted(starts, here + first, side="right") - 1).astype(jnp.int32)
+    if not most:
+        return level, None, None
+    begins = jnp.concatenate([jnp.ones(1, bool), level[1:] != level[:-1]])
+    begins = begins | ((here + first - starts[level]) % RUN == 0)
+    runs = jnp.cumsum(begins & (jnp.arange(size) < present), dtype=jnp.int32) - 1
+    return level, runs, jnp.zeros(most, jnp.int32).at[runs].set(level)
+
+
+def needed_bytes(entries: int, order: int, weighted: bool) -> int:
+    """Of all chunks of one mode, on the device."""
+    return (entries + CHUNK) * 4 * (order + 2 + weighted)
+
+
+# -- one chunk, under a jit -----------------------------------------------------------------------
+
+
+def index_of(chunk: Chunk, lead: int) -> list[Any]:
+    """Levels of the entries, mode after mode; they are sorted by the mode ``lead``."""
+    index = list(chunk.others)
+    index.insert(lead, chunk.levels)
+    return index
+
+
+def is_there(chunk: Chunk) -> Any:
+    return jnp.arange(chunk.values.shape[0]) < chunk.present
+
+
+def folded(terms: Any) -> Any:
+    """Sums over the second axis, the second half added to the first until one is left.
+
+    An entry's sum then is the same wherever in a chunk it is, which a reduction or a product of matrices
+    does not promise: they may go through edges of a chunk in another order. So one entry more or less
+    changes what no other adds.
+    """
+    width = 1 << (terms.shape[1] - 1).bit_length()
+    if width > terms.shape[1]:
+        filled = [(0, 0)] * terms.ndim
+        filled[1] = (0, width - terms.shape[1])
+        terms = jnp.pad(terms, filled)
+    while width > 1:
+        width //= 2
+        terms = terms[:, :width] + terms[:, width:]
+    return terms[:, 0]
+
+
+def designs(p: Parameters, index: list[Any], block: int) -> Any:
+    """Per entry what is multiplied by the block's row: of a mode, or for the core by all its entries."""
+    rows = [p.factors[m][levels] for m, levels in enumerate(index) if m != block]
+    # Made once, and not anew from the rows wherever it is used.
+    return jax.lax.optimization_barrier(_contracted(p, rows, block))
+
+
+def _contracted(p: Parameters, rows: list[Any], block: int) -> Any:
+    if p.core is None:
+        product = rows[0]
+        for each in rows[1:]:
+            product = product * each
+        return product
+    spread = rows[0]
+    for each in rows[1:]:
+        spread = (spread[:, :, None] * each[:, None, :]).reshape(each.shape[0], -1)
+    if block == CORE:
+        return spread
+    core = jnp.moveaxis(p.core, block, -1).reshape(-1, p.core.shape[block])
+    return folded(spread[:, :, None] * core[None])
+
+
+def design_variances(p: Parameters, variances: tuple[Any, ...], index: list[Any], block: int) -> Any:
+    """Variances of the designs of a CP model whose rows have ``variances``."""
+    squares, both = 1.0, 1.0
+    for m, levels in enumerate(index):
+        if m != block:
+            square = p.factors[m][levels] ** 2
+            squares, both = squares * square, both * (square + variances[m][levels])
+    return both - squares
+
+
+def explained(p: Parameters, index: list[Any], design: Any, block: int) -> Any:
+    """Values without mean and biases."""
+    row = p.core.reshape(1, -1) if block == CORE else p.factors[block][index[block]]
+    return folded(design * row)
+
+
+def bias_sum(p: Parameters, index: list[Any]) -> Any:
+    return sum(each[levels] for each, levels in zip(p.biases, index, strict=True))
+
+
+def add_by_level(out: Any, chunk: Chunk, terms: Any) -> Any:
+    """``out`` and the sums of the entries' terms by level, where there are runs through these."""
+    if chunk.runs is None:
+        return out.at[chunk.levels].add(terms, indices_are_sorted=True)
+    shape = (chunk.level_of.shape[0], *terms.shape[1:])
+    by_run = jnp.zeros(shape, terms.dtype).at[chunk.runs].add(terms, indices_are_sorted=True)
+    return out.at[chunk.level_of].add(by_run)
