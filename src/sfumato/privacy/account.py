@@ -11,6 +11,7 @@ from math import floor, fsum, inf, isfinite
 from typing import Any
 
 from sfumato.errors import BudgetError, SettingError
+from sfumato.markup import snippet
 from sfumato.privacy.accounting import covers, epsilon_of
 from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
 from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
@@ -21,6 +22,7 @@ FORMAT = 2  # 1 had no filter: its sums hold for fits that were planned in advan
 _USUAL_DELTA = 1e-6  # at which a ledger without a limit is told
 ASSUMED = "the fits of this ledger were planned without looking at each other's releases"
 ASSUMED_OF_TOTAL = f"as far as their total goes, not the limit: {ASSUMED}"
+APART = ("value", "entry")  # units that lie in one period: charges of different periods do not add up
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Charged:
     """One charge that stands; ``cost`` is what it takes of the filter.
 
     ``run`` names a fit that can be gone on with after a break, so that no other is taken for it.
+    ``period`` names the part of the data that the fit looks at, if not at all of them.
     """
 
     fit: int
@@ -36,12 +39,12 @@ class Charged:
     doubtful: bool
     cost: float = 0.0
     run: str = ""
+    period: str = ""
 
     def to_json(self, format: int) -> dict[str, Any]:
         line = {"fit": self.fit, "label": self.label, "event": event_to_json(self.event)}
         line["doubtful"] = self.doubtful
-        if self.run:
-            line["run"] = self.run
+        line |= {name: word for name in ("run", "period") if (word := getattr(self, name))}
         return line if format == 1 else {**line, "cost": _finite_or_none(self.cost)}
 
     @classmethod
@@ -52,10 +55,10 @@ class Charged:
         if not isinstance(doubtful, bool):
             raise SettingError(f"a charge is doubtful or not, got {doubtful!r}")
         cost = 0.0 if format == 1 else _number_or_inf(line["cost"])
-        run = line.get("run", "")
-        if not isinstance(run, str):
-            raise SettingError(f"the name of a run is a word, got {run!r}")
-        return cls(fit, label, event_from_json(line["event"]), doubtful, cost, run)
+        run, period = line.get("run", ""), line.get("period", "")
+        if not isinstance(run, str) or not isinstance(period, str):
+            raise SettingError(f"the names of runs and periods are words, got {run!r} and {period!r}")
+        return cls(fit, label, event_from_json(line["event"]), doubtful, cost, run, period)
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,33 @@ class Account:
         return frozenset(charge.fit for charge in self.charges if charge.doubtful)
 
     @cached_property
-    def spent(self) -> float:
-        """Of the filter; infinite where one fit took all of it."""
-        return fsum(charge.cost for charge in self.charges)
+    def periods(self) -> tuple[str, ...]:
+        """Periods that were charged apart from each other; none where their units add up."""
+        named = dict.fromkeys(charge.period for charge in self.charges if charge.period)
+        return tuple(named) if self.unit in APART else ()
 
-    def epsilon(self, delta: float) -> float:
-        """Epsilon at delta of everything charged, if it was planned in advance."""
-        return epsilon_of(Composed(tuple(self.events)), delta)
+    def parts(self, period: str = "") -> list[tuple[Charged, ...]]:
+        """What any one unit of a period was charged, fits of all data included; without a period, of
+        each there is.
+        """
+        if self.unit not in APART:
+            return [self.charges]
+        return [
+            tuple(charge for charge in self.charges if charge.period in ("", name))
+            for name in ((period,) if period else self.periods or ("",))
+        ]
+
+    @cached_property
+    def spent(self) -> float:
+        """Of the filter, by the dearest period; infinite where one fit took all of it."""
+        return self.spent_in()
+
+    def spent_in(self, period: str = "") -> float:
+        return max(fsum(charge.cost for charge in part) for part in self.parts(period))
+
+    def epsilon(self, delta: float, period: str = "") -> float:
+        """Epsilon at delta of everything charged to one unit, if it was planned in advance."""
+        return max(epsilon_of(_composed(part), delta) for part in self.parts(period))
 
     def odometer(self, delta: float) -> float:
         """The same whatever the fits were planned by; infinite where nothing is known of that."""
@@ -121,14 +144,18 @@ class Account:
 
     @property
     def left(self) -> float:
-        """Share of the limit that is left; by the filter, or in files of version 1 by the sum."""
+        """Share of the limit that is left to fits of all data."""
+        return self.left_in()
+
+    def left_in(self, period: str = "") -> float:
+        """The same of a period; by the filter, or in files of version 1 by the sum."""
         if self.limit is None:
             return inf
         if self.filter is not None:
-            return max(0.0, 1 - self.spent / self.filter.total)
+            return max(0.0, 1 - self.spent_in(period) / self.filter.total)
         if isinstance(self.limit, ZCDP) or not self.charges:
             return 1.0
-        return max(0.0, 1 - self.epsilon(self.limit.delta) / self.limit.epsilon)
+        return max(0.0, 1 - self.epsilon(self.limit.delta, period) / self.limit.epsilon)
 
     @property
     def kept(self) -> bool:
@@ -140,7 +167,8 @@ class Account:
         """What has to be true for the sum of the fits to hold."""
         if self.fits < 2:
             return ()
-        return (ASSUMED_OF_TOTAL if self.kept else ASSUMED,)
+        planned = ASSUMED_OF_TOTAL if self.kept else ASSUMED
+        return (planned, _one_period(self.unit)) if len(self.periods) > 1 else (planned,)
 
     # -- what more may be spent ---------------------------------------------------------------
 
@@ -150,15 +178,16 @@ class Account:
             return self
         return replace(self, filter=Filter.within(self.limit, events))
 
-    def admits(self, events: Sequence[Event]) -> list[float] | None:
+    def admits(self, events: Sequence[Event], period: str = "") -> list[float] | None:
         """What the draws of a next fit cost; None where the limit would be passed."""
         if self.filter is None:
-            return [0.0] * len(events) if self.sum_within(self.limit, events) else None
+            return [0.0] * len(events) if self.sum_within(self.limit, events, period) else None
         costs = self.filter.costs(events, self.fits + 1)
-        if self.filter.allows(self.spent + fsum(costs)):
+        if self.filter.allows(self.spent_in(period) + fsum(costs)):
             return costs
-        # Before the first draw nothing was released: one fit may take all, and none comes after it.
-        if not self.charges and self.sum_within(self.limit, events):
+        # Before the first draw nothing was released of these units: one fit may take all, and none
+        # comes after it.
+        if not any(self.parts(period)) and self.sum_within(self.limit, events, period):
             return [inf, *[0.0] * (len(events) - 1)]
         return None
 
@@ -166,26 +195,34 @@ class Account:
         """What was charged so far for a fit that can be gone on with."""
         return [charge for charge in self.charges if run and charge.run == run]
 
-    def admits_rest(self, events: Sequence[Event], run: str) -> list[float] | None:
+    def admits_rest(self, events: Sequence[Event], run: str, period: str = "") -> list[float] | None:
         """What the draws of a fit that was broken off cost, those that stand included; None where the
         rest would pass the limit, which others may have charged to since.
         """
         begun = self.standing(run)
         done, fit = len(begun), begun[0].fit
         if self.filter is None:
-            return [0.0] * len(events) if self.sum_within(self.limit, events[done:]) else None
-        costs = replace(self, charges=tuple(c for c in self.charges if c.fit < fit)).admits(events)
+            within = self.sum_within(self.limit, events[done:], period)
+            return [0.0] * len(events) if within else None
+        before = replace(self, charges=tuple(c for c in self.charges if c.fit < fit))
+        costs = before.admits(events, period)
         rest = 0.0 if costs is None else fsum(costs[done:])
-        return costs if rest == 0 or self.filter.allows(self.spent + rest) else None
+        return costs if rest == 0 or self.filter.allows(self.spent_in(period) + rest) else None
+
+    def planned(self, events: Sequence[Event], delta: float, period: str) -> float:
+        """Epsilon at delta of these and all before of the same units, planned in advance."""
+        return max(epsilon_of(_composed(part, events), delta) for part in self.parts(period))
 
     def share_of(self, events: Sequence[Event]) -> float:
         """The part of the limit that a next fit takes, by the filter."""
         kept = self.filter
         return inf if kept is None else fsum(kept.costs(events, self.fits + 1)) / kept.total
 
-    def sum_within(self, limit: Budget | ZCDP | None, events: Sequence[Event]) -> bool:
-        """Whether these and all before, planned in advance, stay within a limit."""
-        return limit is None or covers(limit, Composed((*self.events, *events)))
+    def sum_within(self, limit: Budget | ZCDP | None, events: Sequence[Event], period: str = "") -> bool:
+        """Whether these and all before of the same units, planned in advance, stay within a limit."""
+        return limit is None or all(
+            covers(limit, _composed(part, events)) for part in self.parts(period)
+        )
 
     def charged(self, charge: Charged) -> Account:
         return replace(self, charges=(*self.charges, charge))
@@ -243,6 +280,7 @@ class Account:
                 "labels": dict(Counter(charge.label for charge in charges)),
                 "epsilon": _finite_or_none(epsilon_of(Composed(tuple(c.event for c in charges)), at)),
                 "doubtful": charges[0].doubtful,
+                "period": charges[0].period or None,
             }
             for number, charges in self._by_fit().items()
         ]
@@ -251,6 +289,7 @@ class Account:
             "unit": self.unit,
             "delta": at,
             "fits": fits,
+            "apart": list(self.periods),
             "total_epsilon": None if self.doubtful else _finite_or_none(self.epsilon(at)),
             "odometer_epsilon": self.telling_odometer(at),
             "limit": _limit_to_json(self.limit),
@@ -263,6 +302,11 @@ class Account:
     def __str__(self) -> str:
         return self.in_words()
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        first, *rest = self.in_words().splitlines()
+        return snippet(first, [line.strip().partition(": ")[::2] for line in rest])
+
     def in_words(self, delta: float | None = None) -> str:
         """What was spent by which fits, and what is left."""
         told = self.to_json(delta)
@@ -271,10 +315,14 @@ class Account:
         for fit in told["fits"]:
             what = ", ".join(f"{times} x {label}" for label, times in fit["labels"].items())
             doubt = "; only claimed, or seeded" if fit["doubtful"] else ""
-            lines.append(f"  fit {fit['fit']}: epsilon {_told(fit['epsilon'])} {at}; {what}{doubt}")
+            of = f" of {fit['period']}" if fit["period"] else ""
+            lines.append(f"  fit {fit['fit']}{of}: epsilon {_told(fit['epsilon'])} {at}; {what}{doubt}")
         if self.doubtful:
             lines.append("together: no total, since some fits are only claimed to be private, or seeded")
         elif self.charges:
+            if self.periods:
+                place = f"one of {len(self.periods)} periods, and counts there"
+                lines.append(f"one {self.unit} lies in {place}:")
             odometer = told["odometer_epsilon"]
             most = f"epsilon {_told(odometer)} {at}"
             if odometer is None and self.kept:
@@ -309,12 +357,51 @@ class Account:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> Account:
-    """What the file of a ledger says: which fits spent what, and what is left of its limit."""
+    """What the file of a ledger says: which fits spent what, and what is left of its limit.
+
+    Parameters
+    ----------
+    path : path
+        That fits were given as ``ledger``.
+
+    Returns
+    -------
+    Account
+        What was charged; printed, it says so in words.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> public = sf.Public(labels=True, entries=400)
+    >>> spent = dict(ledger="ratings.ledger", limit=sf.Budget(2.0))
+    >>> privacy = sf.Privacy(
+    ...     0.5, unit="entry", method="bias", local=None, public=public, **spent
+    ... )
+    >>> model = sf.Biases(privacy=privacy).fit(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400)
+    ... )
+    >>> print(sf.read_ledger("ratings.ledger"))
+    ratings.ledger: 1 fits, protects entry
+      fit 1: epsilon 0.5 (pure); 1 x constant, 1 x spread, 1 x entries by user, 1
+          x entries by item, 2 x residuals by user, 2 x residuals by item
+    together, if planned in advance: epsilon 0.5 (pure)
+    together, whatever they were planned by: epsilon 0.5 (pure)
+    limit: epsilon 2, proven whatever the fits are planned by; 75% is left
+    a next fit of pure noise may have epsilon 1.5
+    """
     file = LedgerFile(path)
     account = Account.of(file)
     if account is None:
         raise BudgetError(f"there is no ledger {os.fspath(path)!r}, or nothing was charged to it yet")
     return account
+
+
+def _one_period(unit: str) -> str:
+    return f"each {unit} was given to the fits of one period alone"
+
+
+def _composed(charges: Sequence[Charged], events: Sequence[Event] = ()) -> Event:
+    return Composed((*(charge.event for charge in charges), *events))
 
 
 def _told(epsilon: float | None) -> str:

@@ -18,6 +18,7 @@ from functools import cache, lru_cache
 from math import exp, expm1, fsum, inf, log, sqrt, tanh
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfumato.errors import SettingError
 from sfumato.privacy.budgets import ZCDP, Budget
@@ -50,6 +51,7 @@ __all__ = [
     "calibrate",
     "covers",
     "delta_of",
+    "deltas_of",
     "epsilon_of",
     "gaussian_delta",
     "gaussian_epsilon",
@@ -85,6 +87,16 @@ def delta_of(event: Event, epsilon: float) -> float:
     if _pure_epsilon(parts) <= epsilon:
         return 0.0
     return curve_of(parts).delta(epsilon)
+
+
+def deltas_of(event: Event, rising: Sequence[float]) -> NDArray[np.float64]:
+    """Upper bounds on delta at many epsilons that rise."""
+    parts, at = counted(event), np.asarray(rising, np.float64)
+    found = np.zeros_like(at)
+    short = at < _pure_epsilon(parts)
+    if short.any():
+        found[short] = curve_of(parts).deltas(at[short])
+    return found
 
 
 def rho_of(event: Event) -> float:

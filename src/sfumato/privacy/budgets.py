@@ -27,6 +27,20 @@ class Budget:
     """(epsilon, delta)-differential privacy; ``delta=0`` is pure.
 
     Adding budgets is basic composition; multiplying by a share cuts both parts.
+
+    Parameters
+    ----------
+    epsilon : float
+        Above zero.
+    delta : float
+        From zero to below one.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> first, second = sf.Budget(1.0, 1e-6).split(1, 3)
+    >>> print(first, "and", second)
+    epsilon 0.25, delta 2.5e-07 and epsilon 0.75, delta 7.5e-07
     """
 
     epsilon: float
@@ -40,6 +54,7 @@ class Budget:
 
     @property
     def pure(self) -> bool:
+        """Whether delta is zero."""
         return self.delta == 0
 
     def __add__(self, other: Budget) -> Budget:
@@ -51,7 +66,18 @@ class Budget:
     __rmul__ = __mul__
 
     def split(self, *shares: float) -> tuple[Budget, ...]:
-        """Parts that add up to this budget, in proportion to the shares."""
+        """Parts that add up to this budget, in proportion to the shares.
+
+        Parameters
+        ----------
+        *shares : float
+            Of any sum.
+
+        Returns
+        -------
+        tuple of Budget
+            One for each share.
+        """
         return tuple(self * share for share in _proportions(shares))
 
     def __str__(self) -> str:
@@ -62,7 +88,22 @@ class Budget:
 @record
 @dataclass(frozen=True)
 class ZCDP:
-    """rho-zero-concentrated differential privacy (Bun and Steinke 2016)."""
+    """rho-zero-concentrated differential privacy (Bun and Steinke 2016).
+
+    Parameters
+    ----------
+    rho : float
+        Above zero.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> budget = sf.ZCDP(0.1)
+    >>> round(budget.epsilon(1e-6), 2)
+    2.45
+    >>> round(sf.ZCDP.within(sf.Budget(1.0, 1e-6)).rho, 4)
+    0.0175
+    """
 
     rho: float
 
@@ -82,20 +123,52 @@ class ZCDP:
     __rmul__ = __mul__
 
     def split(self, *shares: float) -> tuple[ZCDP, ...]:
-        """Parts that add up to this budget, in proportion to the shares."""
+        """Parts that add up to this budget, in proportion to the shares.
+
+        Parameters
+        ----------
+        *shares : float
+            Of any sum.
+
+        Returns
+        -------
+        tuple of ZCDP
+            One for each share.
+        """
         return tuple(self * share for share in _proportions(shares))
 
     def epsilon(self, delta: float) -> float:
         """The epsilon that it implies at delta, as the papers convert: rho + 2 sqrt(rho ln(1/delta)).
 
         ``accounting.epsilon_of(ZCDPEvent(rho), delta)`` is tighter.
+
+        Parameters
+        ----------
+        delta : float
+            Above zero.
+
+        Returns
+        -------
+        float
+            An epsilon.
         """
         check_share(delta=delta)
         return self.rho + 2 * sqrt(-self.rho * log(delta))
 
     @classmethod
     def within(cls, budget: Budget) -> ZCDP:
-        """The largest rho that :meth:`epsilon` turns into an (epsilon, delta) budget."""
+        """The largest rho that :meth:`epsilon` turns into an (epsilon, delta) budget.
+
+        Parameters
+        ----------
+        budget : Budget
+            With a delta above zero.
+
+        Returns
+        -------
+        ZCDP
+            That rho.
+        """
         if budget.pure:
             raise SettingError("zCDP gives no pure epsilon: name a delta, such as 1e-6")
         room = -log(budget.delta)

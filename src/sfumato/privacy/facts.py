@@ -13,6 +13,7 @@ from sfumato.checks import as_pair
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import SettingError
 from sfumato.models.shape import Shape
+from sfumato.models.told import Told
 from sfumato.privacy.clipping import check_range
 from sfumato.privacy.trust import Trust
 from sfumato.privacy.units import PrivacyUnit, Unit
@@ -25,6 +26,7 @@ from sfumato.records import record
 _USUAL_ENTRIES = 100  # of an average level
 _LEAST_ENTRIES = 10  # of a level of the largest mode
 _USUAL_SPREAD = 0.25  # of the bounds' width, where the spread of the values is not public
+_PRESENT = 0.1  # of units that are listed, in one period of several: a cautious guess
 _CALM = 0.02  # thinness at which settings are half-way between those for little and for much noise
 _WHOLE_UNITS = 3  # times as thin: units of many entries are clipped harder
 
@@ -47,6 +49,8 @@ class Facts:
     public_spread : how far values lie from their mean, None where that is not public.
     local : the mode whose rows stay with their owners, None where everything is released.
     trust : who is trusted with what, where the data lie with several sites.
+    part : whether this is one period of several, in which few units may have entries.
+    before : what earlier periods have told, where the values are what their release leaves.
     """
 
     shape: Shape
@@ -56,6 +60,8 @@ class Facts:
     public_spread: float | None = None
     local: int | None = None
     trust: Trust = field(default_factory=Trust)
+    part: bool = False
+    before: Told | None = field(default=None, compare=False)
 
     # What follows from these, settled once.
     modes: tuple[Mode, ...] = _settled()
@@ -91,7 +97,7 @@ class Facts:
         whole_units, width = isinstance(self.unit, Unit), high - low
         entries = self.entries or _USUAL_ENTRIES * sum(sizes) / len(sizes)
         least = self.entries or _LEAST_ENTRIES * max(sizes)
-        usual = width * _USUAL_SPREAD
+        usual, present = width * _USUAL_SPREAD, _PRESENT if self.part else 1.0
         spread = usual if self.public_spread is None else min(self.public_spread, width)
         for settled, value in {
             "modes": self.shape.modes,
@@ -102,7 +108,7 @@ class Facts:
             "expected_entries": entries,
             "expected_units": entries if unit_mode is None else sizes[unit_mode],
             "least_entries": least,
-            "least_units": least if unit_mode is None else sizes[unit_mode],
+            "least_units": least if unit_mode is None else present * sizes[unit_mode],
             "width": width,
             "half": width / 2,
             "middle": (low + high) / 2,

@@ -27,7 +27,6 @@ import numpy as np
 from sfumato.checks import check_kind
 from sfumato.errors import BudgetError
 from sfumato.privacy.account import Account, Charged
-from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
 from sfumato.privacy.clipping import Clipped, check_same_question
 from sfumato.privacy.entropy import Entropy
@@ -125,6 +124,29 @@ class Ledger:
     A ledger that is begun with a limit keeps it whatever its fits are planned by. A file keeps the limit
     that it was begun with; one without a limit takes the one given here, for fits that were planned in
     advance.
+
+    Parameters
+    ----------
+    unit : unit
+        What is protected.
+    limit : Budget, ZCDP or None
+        What the spending may reach.
+    path : path or None
+        Of the file; None keeps it in memory.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> public = sf.Public(labels=True, entries=400)
+    >>> privacy = sf.Privacy(
+    ...     0.5, unit="entry", local=None, public=public, ledger="ratings.ledger"
+    ... )
+    >>> model = sf.Biases(privacy=privacy).fit(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400)
+    ... )
+    >>> ledger = sf.Ledger(sf.Entry(), path="ratings.ledger")
+    >>> ledger.fits, round(ledger.epsilon(0.0), 3)
+    (1, 0.5)
     """
 
     def __init__(
@@ -141,18 +163,25 @@ class Ledger:
         self.account = Account(unit.key, limit)
         self._read()
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return self.account._repr_html_()
+
     @property
     def path(self) -> Path | None:
+        """The file, where there is one."""
         return None if self._file is None else self._file.path
 
     # -- what was spent -----------------------------------------------------------------------
 
     @property
     def events(self) -> list[Event]:
+        """Everything charged so far, in order."""
         return self.account.events
 
     @property
     def fits(self) -> int:
+        """How many fits have charged something."""
         return self.account.fits
 
     @property
@@ -162,14 +191,37 @@ class Ledger:
 
     @property
     def spent(self) -> Event:
+        """Everything charged so far, as one event."""
         return Composed(tuple(self.events))
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon at delta of everything charged so far, if it was planned in advance."""
+        """Epsilon at delta of everything charged so far, if it was planned in advance.
+
+        Parameters
+        ----------
+        delta : float
+            At which epsilon is asked for.
+
+        Returns
+        -------
+        float
+            The tightest bound that is known.
+        """
         return self.account.epsilon(delta)
 
     def odometer(self, delta: float) -> float:
-        """Epsilon at delta of everything charged so far, whatever it was planned by."""
+        """Epsilon at delta of everything charged so far, whatever it was planned by.
+
+        Parameters
+        ----------
+        delta : float
+            At which epsilon is asked for.
+
+        Returns
+        -------
+        float
+            Never less than :meth:`epsilon`.
+        """
         return self.account.odometer(delta)
 
     # -- charging -----------------------------------------------------------------------------
@@ -182,12 +234,15 @@ class Ledger:
         *,
         proven: bool = True,
         run: str = "",
+        period: str = "",
     ) -> Iterator[Reservation]:
         """The charges of one fit, checked against the limit as a whole before any is drawn.
 
         Charges that are only claimed (``proven=False``) or whose noise is seeded are recorded as
         doubtful: a sum that they are part of promises nothing. ``run`` names a fit that can be broken
         off: reserved again under the same name, its charges that stand are not recorded again.
+        ``period`` names the part of the data that this fit looks at, and nothing else of them. Where a
+        unit lies in one period alone, charges of other periods do not concern it.
         """
         if self._reserved:
             raise BudgetError("another fit is charging to this ledger; try again when it has ended")
@@ -196,11 +251,11 @@ class Ledger:
             with self._opened() as append:
                 events = [charge.mechanism.event for charge in charges]
                 begun = self._standing(events, run)
-                costs = self._admitted(events, append, run if begun else "")
+                costs = self._admitted(events, append, run if begun else "", period)
                 number = begun[0].fit if begun else self.fits + 1
                 doubtful = not proven or entropy.seeded
                 planned = [
-                    Charged(number, charge.label, charge.mechanism.event, doubtful, cost, run)
+                    Charged(number, charge.label, charge.mechanism.event, doubtful, cost, run, period)
                     for charge, cost in zip(charges, costs, strict=True)
                 ]
                 recorder = self._recorder(planned, append)
@@ -222,14 +277,16 @@ class Ledger:
             )
         return standing
 
-    def _admitted(self, events: list[Event], append: _Append | None, run: str = "") -> list[float]:
+    def _admitted(
+        self, events: list[Event], append: _Append | None, run: str = "", period: str = ""
+    ) -> list[float]:
         """What each draw costs, if all of them stay within the limit; a new file then has its header."""
         begun = self.account.begun(events)
-        costs = begun.admits_rest(events, run) if run else begun.admits(events)
+        costs = begun.admits_rest(events, run, period) if run else begun.admits(events, period)
         new = events[len(begun.standing(run)) :]
         # A limit that this file was not begun with is kept for fits that were planned in advance.
-        if costs is None or (begun.limit is None and not begun.sum_within(self.limit, new)):
-            raise BudgetError(self._refusal(new, begun))
+        if costs is None or (begun.limit is None and not begun.sum_within(self.limit, new, period)):
+            raise BudgetError(self._refusal(new, begun, period))
         if begun is not self.account:
             if append is not None and self._file is not None:
                 append(begun.header())
@@ -237,17 +294,18 @@ class Ledger:
             self.account = begun
         return costs
 
-    def _refusal(self, events: list[Event], begun: Account) -> str:
+    def _refusal(self, events: list[Event], begun: Account, period: str) -> str:
         where, limit = f" of {self.path}" if self.path else "", self.limit
         delta = limit.delta if isinstance(limit, Budget) else begun.usual_delta
-        planned = epsilon_of(Composed((*self.events, *events)), delta)
+        planned = begun.planned(events, delta, period)
         filtered = ""
         if begun.limit is not None and begun.filter is not None:
-            takes = begun.share_of(events)
-            filtered = f" ({begun.left:.3g} of the limit is left, and it takes {takes:.3g})"
+            takes, left = begun.share_of(events), begun.left_in(period)
+            filtered = f" ({left:.3g} of the limit is left, and it takes {takes:.3g})"
+        spent = rounded_up(begun.epsilon(delta, period))
         return (
             f"the budget{where} is {limit}; {self.fits} earlier fits have spent epsilon "
-            f"{rounded_up(self.epsilon(delta))}, and with this one it would be {rounded_up(planned)}"
+            f"{spent}, and with this one it would be {rounded_up(planned)}"
             f"{filtered}. Nothing was drawn: use a smaller epsilon, or a ledger with a larger limit"
         )
 

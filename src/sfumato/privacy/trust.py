@@ -46,12 +46,29 @@ class Trust:
 
     Parameters
     ----------
-    kind : ``"one owner"``, ``"each site"`` or ``"secure shares"``.
-    sites : how many sites hold the data.
-    tolerate : of secure shares, how many sites may be lost in a round or tell others what they know,
-        both counted together. Every site knows its own share of the noise, so that it is at least one.
-    sites_of_unit : how many sites one unit's entries may lie at, at most; a public number. It is one for
-        entries and values.
+    kind : str
+        ``"one owner"``, ``"each site"`` or ``"secure shares"``.
+    sites : int
+        How many sites hold the data.
+    tolerate : int
+        Of secure shares, how many sites may be lost in a round or tell others what they know, both
+        counted together. Every site knows its own share of the noise, so that it is at least one.
+    sites_of_unit : int
+        How many sites one unit's entries may lie at, at most; a public number. It is one for entries
+        and values.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> trust = sf.Trust("secure shares", sites=5, tolerate=2)
+    >>> print(trust.in_words())
+    each site with its own data and nobody else's, and with keeping its share of
+        the noise to itself: of 5 sites at most 2 may be lost in a round or tell
+        what they know, both counted together; a site that takes off its own share
+        is one of them. Whoever runs the fit, with doing as agreed: they see sums
+        over sites and no site's own
+    >>> trust.shares, trust.least_present
+    (3, 4)
     """
 
     kind: TrustKind = "one owner"

@@ -39,7 +39,18 @@ from sfumato.surface import either, setting
 @record
 @dataclass(frozen=True)
 class Value:
-    """One observed value, replaced by any other within the public bounds; positions are public."""
+    """One observed value, replaced by any other within the public bounds; positions are public.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> print(sf.Value().neighbours)
+    the value of one entry is replaced by any other within the bounds
+    >>> sf.privatise(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400), 1.0, unit="value"
+    ... ).n_entries
+    400
+    """
 
     hides_presence: ClassVar[bool] = False
     replaces: ClassVar[bool] = True
@@ -51,17 +62,34 @@ class Value:
 
     @property
     def neighbours(self) -> str:
+        """Which two data sets must look alike, in words."""
         return "the value of one entry is replaced by any other within the bounds"
 
     @property
     def key(self) -> str:
+        """What ledgers call it."""
         return "value"
 
 
 @record
 @dataclass(frozen=True)
 class UnitValues:
-    """Up to ``max_entries`` values of one level of a mode, replaced; positions are public."""
+    """Up to ``max_entries`` values of one level of a mode, replaced; positions are public.
+
+    Parameters
+    ----------
+    mode : str
+        Its name.
+    max_entries : int
+        How many values may change.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> print(sf.UnitValues("user", max_entries=100).neighbours)
+    up to 100 values of the entries of one user are replaced by any others within
+        the bounds
+    """
 
     mode: str
     max_entries: int
@@ -79,6 +107,7 @@ class UnitValues:
 
     @property
     def neighbours(self) -> str:
+        """Which two data sets must look alike, in words."""
         return (
             f"up to {self.max_entries:,} values of the entries of one {self.mode} are replaced by "
             "any others within the bounds"
@@ -86,13 +115,24 @@ class UnitValues:
 
     @property
     def key(self) -> str:
+        """What ledgers call it."""
         return f"values:{self.mode}:{self.max_entries}"
 
 
 @record
 @dataclass(frozen=True)
 class CountEvent:
-    """One event of a count: it is one step larger or smaller; positions are public."""
+    """One event of a count: it is one step larger or smaller; positions are public.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> counts = sf.synthetic.cp((9, 8), 1, missing=0.2).tensor
+    >>> counts = counts.with_values(abs(counts.values).round())
+    >>> noisy = sf.privatise(counts, epsilon=1.0, unit=sf.CountEvent())
+    >>> print(sf.CountEvent().neighbours)
+    one count becomes larger or smaller by one step
+    """
 
     hides_presence: ClassVar[bool] = False
     replaces: ClassVar[bool] = True
@@ -104,17 +144,27 @@ class CountEvent:
 
     @property
     def neighbours(self) -> str:
+        """Which two data sets must look alike, in words."""
         return "one count becomes larger or smaller by one step"
 
     @property
     def key(self) -> str:
+        """What ledgers call it."""
         return "event"
 
 
 @record
 @dataclass(frozen=True)
 class Entry:
-    """One entry, added or removed: its value and whether it is there at all."""
+    """One entry, added or removed: its value and whether it is there at all.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> print(sf.Entry().neighbours)
+    one entry is added or removed
+    >>> privacy = sf.Privacy(epsilon=1.0, unit=sf.Entry())  # or unit="entry"
+    """
 
     hides_presence: ClassVar[bool] = True
     replaces: ClassVar[bool] = False
@@ -126,10 +176,12 @@ class Entry:
 
     @property
     def neighbours(self) -> str:
+        """Which two data sets must look alike, in words."""
         return "one entry is added or removed"
 
     @property
     def key(self) -> str:
+        """What ledgers call it."""
         return "entry"
 
 
@@ -138,8 +190,22 @@ class Entry:
 class Unit:
     """All entries of one level of a mode, added or removed.
 
-    ``max_entries`` caps how many entries of a level are used, by a random choice at the data; only
-    for methods that need a cap.
+    Parameters
+    ----------
+    mode : str
+        Its name.
+    max_entries : int or None
+        How many entries of a level are used, by a random choice at the data; only for methods that need
+        a cap.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> print(sf.Unit("user").neighbours)
+    all entries of one user are added or removed
+    >>> privacy = sf.Privacy(
+    ...     epsilon=1.0, delta=1e-6, unit=sf.Unit("user", max_entries=100)
+    ... )
     """
 
     mode: str
@@ -158,10 +224,12 @@ class Unit:
 
     @property
     def neighbours(self) -> str:
+        """Which two data sets must look alike, in words."""
         return f"all entries of one {self.mode} are added or removed"
 
     @property
     def key(self) -> str:
+        """What ledgers call it."""
         return f"unit:{self.mode}"
 
 
@@ -173,11 +241,30 @@ PrivacyUnit = Value | UnitValues | Entry | Unit
 class TensorEntry:
     """One entry of a tensor that is decomposed as a whole, changed by at most ``change``.
 
-    Absent entries of a sparse tensor are zeros, so that one that comes or goes is a change too. In a
-    ``symmetric`` tensor all permutations of the entry's index change alike, in another one the entry
-    alone; ``PowerMethod`` sets this to its own. With ``printed`` the changes of all permutations add up,
-    as in the definition of Wang and Anandkumar (4.2): one on the diagonal of an order 3 then changes by
-    six times ``change``. Values beyond ``most`` times ``change`` are cut there.
+    Absent entries of a sparse tensor are zeros, so that one that comes or goes is a change too.
+
+    Parameters
+    ----------
+    change : float
+        How much an entry can change.
+    printed : bool
+        Whether the changes of all permutations add up, as in the definition of Wang and Anandkumar
+        (4.2): one on the diagonal of an order 3 then changes by six times ``change``.
+    symmetric : bool
+        Whether all permutations of the entry's index change alike, or the entry alone; ``PowerMethod``
+        sets this to its own.
+
+    Attributes
+    ----------
+    most
+        Values beyond this many times ``change`` are cut there.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> print(sf.TensorEntry(change=0.1).neighbours)
+    the value of one entry changes by at most 0.1, and with it all permutations of
+        its index alike; absent entries are zeros
     """
 
     change: float = 1.0
@@ -203,6 +290,7 @@ class TensorEntry:
 
     @property
     def neighbours(self) -> str:
+        """Which two data sets must look alike, in words."""
         change = repr(float(self.change))
         if self.printed:
             how = (
@@ -216,6 +304,7 @@ class TensorEntry:
 
     @property
     def key(self) -> str:
+        """What ledgers call it."""
         permutations = ":every permutation" if self.printed else ""
         shape = "" if self.symmetric else ":asymmetric"
         return f"tensor entry:{float(self.change)!r}{permutations}{shape}"
@@ -227,6 +316,24 @@ class Sample:
     """One sample of a stream, added or removed. Samples longer than ``norm`` are shortened to it.
 
     Documents need no ``norm``: each counts the same.
+
+    Parameters
+    ----------
+    norm : float or None
+        The longest that counts; None for documents.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> rng = np.random.default_rng(0)
+    >>> privacy = sf.Privacy(
+    ...     1.0, 1e-6, unit=sf.Sample(norm=4), public=sf.Public(entries=2000)
+    ... )
+    >>> method = sf.PowerMethod(1, privacy=privacy).fit_stream(
+    ...     rng.exponential(size=(2000, 3))
+    ... )
+    >>> method.guarantee_.unit
+    'one sample of the stream, its presence included'
     """
 
     norm: float | None = None
@@ -240,10 +347,12 @@ class Sample:
 
     @property
     def neighbours(self) -> str:
+        """Which two data sets must look alike, in words."""
         return "one sample is added or removed"
 
     @property
     def key(self) -> str:
+        """What ledgers call it."""
         return "sample"
 
 
@@ -298,19 +407,35 @@ class Public:
 
     Parameters
     ----------
-    entries : about how many entries there are. Where it is missing, a noisy count is charged.
-    labels : by mode name the labels that may occur, or True: those in the data are public; ``...`` is
-        for all other modes, and True alone for all. Entries with other labels are left out. Of owners
+    entries : int or None
+        About how many entries there are. Where it is missing, a noisy count is charged.
+    labels : mapping or bool
+        By mode name the labels that may occur, or True: those in the data are public; ``...`` is for
+        all other modes, and True alone for all. Entries with other labels are left out. Of owners
         (of the mode that is the unit, or whose rows stay with them) the labels in the data are never
         public: True says nothing of them.
-    units : how many owners there are at most whose rows stay with them (how many users), where their
+    units : int or None
+        How many owners there are at most whose rows stay with them (how many users), where their
         labels are not listed. A number that everyone knows, rounded up; not that of the data.
-    spread : about how far values lie from their mean (a standard deviation); sharpens settings.
-    step : distance of the values that can occur from each other: 1 for ratings of 1 to 5 stars.
-    profile : what the data are assumed to be like where a method and a rank are chosen.
-    relations : what is said of several relations, by name: a ``Public`` with the numbers of one of them
-        (entries, spread, step), or True: everyone knows that relation with all its entries, so that it
-        is neither clipped nor noised nor charged for.
+    spread : float or None
+        About how far values lie from their mean (a standard deviation); sharpens settings.
+    step : float or None
+        Distance of the values that can occur from each other: 1 for ratings of 1 to 5 stars.
+    profile : Profile or None
+        What the data are assumed to be like where a method and a rank are chosen.
+    relations : mapping
+        What is said of several relations, by name: a ``Public`` with the numbers of one of them
+        (entries, spread, step), or True: everyone knows that relation with all its entries, so that
+        it is neither clipped nor noised nor charged for.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> public = sf.Public(
+    ...     labels={"item": range(20), ...: True}, units=1000, entries=80_000
+    ... )
+    >>> public.labels_of("item"), public.labels_of("day")
+    (range(0, 20), True)
     """
 
     entries: int | None = None
@@ -369,17 +494,50 @@ class Public:
             )
 
     def labels_of(self, mode: str) -> Sequence[Any] | bool:
-        """Labels listed for a mode; True where those in the data are public, False where none are."""
+        """Labels listed for a mode; True where those in the data are public, False where none are.
+
+        Parameters
+        ----------
+        mode : str
+            Its name.
+
+        Returns
+        -------
+        sequence or bool
+            As they were given.
+        """
         if isinstance(self.labels, bool):
             return self.labels
         return self.labels.get(mode, self.labels.get(..., False))
 
     def lists(self, mode: str) -> bool:
-        """Whether the labels of a mode are listed, one by one."""
+        """Whether the labels of a mode are listed, one by one.
+
+        Parameters
+        ----------
+        mode : str
+            Its name.
+
+        Returns
+        -------
+        bool
+            True where there is a list.
+        """
         return not isinstance(self.labels_of(mode), bool)
 
     def listed(self, mode: str) -> Sequence[Any]:
-        """The labels listed for a mode; none where they are not listed."""
+        """The labels listed for a mode; none where they are not listed.
+
+        Parameters
+        ----------
+        mode : str
+            Its name.
+
+        Returns
+        -------
+        sequence
+            As they were given.
+        """
         labels = self.labels_of(mode)
         return () if isinstance(labels, bool) else labels
 
