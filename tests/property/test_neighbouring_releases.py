@@ -98,6 +98,13 @@ def promises():
     )
     for method in ("auto", "bias", "gradient", "output"):
         yield "value", "nothing", ["--method", method, *DELTA]
+    for unit, public, local in (
+        ("entry", "listed", "none"),
+        ("entry", "read off, number", "user"),
+        ("user", "read off, number", "auto"),
+        ("value", "nothing", "none"),
+    ):
+        yield unit, public, ["--intervals", "--local", local, *DELTA]
     yield "value", "nothing", ["--method", "input", "--public-step", "1"]
     yield "value", "nothing", ["--method", "gradient"]
     yield "values:user", "nothing", ["--method", "bias", "--max-entries", "3", *DELTA]

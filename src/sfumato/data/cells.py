@@ -48,9 +48,31 @@ def _binned(labels: Mapping[str, Any], modes: Sequence[Mode]) -> dict[str, Any]:
     return binned
 
 
+def as_grid(X: Any) -> Array | None:
+    """Rows of labels as NumPy or lists have them; None for a table, whose columns have names."""
+    if isinstance(X, list | tuple):
+        made = np.asarray(X, object)  # a word among numbers would make words of all
+    elif hasattr(X, "__array__") and not hasattr(X, "columns"):
+        made = np.asarray(X)
+    else:
+        return None
+    if made.dtype.kind == "c":
+        raise DataError("Complex data not supported: labels are words, whole numbers or times")
+    return made
+
+
 def _as_table(X: Any, modes: Sequence[Mode]) -> Any:
-    if isinstance(X, np.ndarray):
-        if X.ndim != 2 or X.shape[1] != len(modes):
-            raise DataError(f"a table of labels needs {len(modes)} columns, got shape {X.shape}")
-        return table_of({mode.name: X[:, m] for m, mode in enumerate(modes)})
-    return read_table(X)
+    grid = as_grid(X)
+    if grid is None:
+        return read_table(X)
+    if grid.ndim != 2:
+        raise DataError(
+            f"a table of labels has {len(modes)} columns, got shape {grid.shape}. Reshape your data: "
+            "X.reshape(1, -1) is one cell"
+        )
+    if grid.shape[1] != len(modes):
+        raise DataError(
+            f"X has {grid.shape[1]} features, but prediction is expecting {len(modes)} features as "
+            "input: a column of labels for each mode"
+        )
+    return table_of({mode.name: grid[:, m] for m, mode in enumerate(modes)})

@@ -1,6 +1,15 @@
 """Checks on a tensor before it is fitted, and ways to cut it into parts.
 
 Every random choice is seeded, and depends on the entries alone, not on the order of the file.
+
+Examples
+--------
+>>> import sfumato as sf
+>>> ratings = sf.synthetic.ratings_like(30, 20, 5, 400)
+>>> train, test = sf.prepare.split_by_label(ratings, 0.2)
+>>> few = sf.prepare.cap(train, "user", max_entries=5)
+>>> int(few.counts("user").max()), train.n_entries + test.n_entries
+(5, 400)
 """
 
 from __future__ import annotations
@@ -25,7 +34,29 @@ POLICIES: tuple[str, ...] = get_args(DuplicatePolicy)
 
 
 def clip(tensor: SparseTensor, bounds: tuple[float, float]) -> SparseTensor:
-    """Values clipped to public bounds, which become the tensor's bounds."""
+    """Values clipped to public bounds, which become the tensor's bounds.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        Of any values.
+    bounds : pair of float
+        The lowest and the highest that are to be left.
+
+    Returns
+    -------
+    SparseTensor
+        With values within them.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> tensor = sf.prepare.clip(
+    ...     sf.synthetic.cp((9, 8), 2, missing=0.5).tensor, (-1, 1)
+    ... )
+    >>> float(tensor.values.min()), tensor.bounds
+    (-1.0, (-1.0, 1.0))
+    """
     check_tensor(tensor)
     checked = check_bounds(bounds)
     if checked is None:
@@ -34,7 +65,29 @@ def clip(tensor: SparseTensor, bounds: tuple[float, float]) -> SparseTensor:
 
 
 def check_values(tensor: SparseTensor) -> None:
-    """Refuse values that are not finite, or that lie outside the tensor's bounds."""
+    """Refuse values that are not finite, or that lie outside the tensor's bounds.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        Whose values are looked at.
+
+    Raises
+    ------
+    DataError
+        Says which cell is wrong.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> ratings = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> sf.prepare.check_values(
+    ...     ratings.with_values(ratings.values + 2, bounds=(1, 5))
+    ... )
+    Traceback (most recent call last):
+        ...
+    sfumato.errors.DataError: 174 of 400 values are outside the bounds [1, 5]; ...
+    """
     check_tensor(tensor)
     wrong = ~np.isfinite(tensor.values)
     if wrong.any():
@@ -51,13 +104,51 @@ def check_values(tensor: SparseTensor) -> None:
 
 
 def check_modes(tensor: SparseTensor) -> None:
-    """Refuse modes with one level: such a mode cannot tell entries apart."""
+    """Refuse modes with one level: such a mode cannot tell entries apart.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        Whose modes are looked at.
+
+    Raises
+    ------
+    DataError
+        Names the mode.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> sf.prepare.check_modes(sf.synthetic.cp((5, 4, 1), 1, missing=0.1).tensor)
+    Traceback (most recent call last):
+        ...
+    sfumato.errors.DataError: mode 'mode2' has only one level, which says ...
+    """
     check_tensor(tensor)
     check_sizes(tensor.modes)
 
 
 def check_sizes(modes: Sequence[Mode]) -> None:
-    """The same of modes."""
+    """Refuse modes with one level, as :func:`check_modes` does, where there are no entries yet.
+
+    Parameters
+    ----------
+    modes : sequence of Mode
+        That are looked at.
+
+    Raises
+    ------
+    DataError
+        Names the mode.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> sf.prepare.check_sizes([sf.Mode("user", 5), sf.Mode("item", 1)])
+    Traceback (most recent call last):
+        ...
+    sfumato.errors.DataError: mode 'item' has only one level, which says ...
+    """
     single = [repr(mode.name) for mode in modes if mode.size == 1]
     if single:
         raise DataError(
@@ -76,7 +167,26 @@ def _count_and_first(tensor: SparseTensor, wrong: NDArray[np.bool_], what: str) 
 
 
 def describe_cell(tensor: SparseTensor, entry: int) -> str:
-    """The cell of an entry by the labels of its levels, as in ``user 'ann', item 7``."""
+    """The cell of an entry by the labels of its levels, as in ``user 'ann', item 7``.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        With the entry.
+    entry : int
+        Its number.
+
+    Returns
+    -------
+    str
+        For messages.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> sf.prepare.describe_cell(sf.synthetic.ratings_like(30, 20, 5, 400), 0)
+    "user 'u001', item 'i001', day '1998-04-01'"
+    """
     return ", ".join(
         f"{mode.name} {mode.label(int(level))!r}"
         for mode, level in zip(tensor.modes, tensor.coordinates[:, entry], strict=True)
@@ -91,6 +201,29 @@ def merge_duplicates(tensor: SparseTensor, policy: DuplicatePolicy = "error") ->
 
     The last value is the one that came last in the file. Bounds stay as they are; a sum may lie
     outside of them, which :func:`check_values` reports.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        That may have several entries at one cell.
+    policy : str
+        "mean", "last" or "sum"; "error" refuses them.
+
+    Returns
+    -------
+    SparseTensor
+        With one entry per cell.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> cells, modes = (
+    ...     np.array([[0, 0, 1], [1, 1, 0]]),
+    ...     (sf.Mode("user", 2), sf.Mode("item", 2)),
+    ... )
+    >>> tensor = sf.SparseTensor(cells, np.array([2.0, 4.0, 5.0]), modes)
+    >>> sf.prepare.merge_duplicates(tensor, "mean").values
+    array([3., 5.])
     """
     check_tensor(tensor)
     check_choice(POLICIES, **{"the policy for duplicates": policy})
@@ -134,6 +267,29 @@ def cap(tensor: SparseTensor, mode: str, max_entries: int, seed: int = 0) -> Spa
     The choice for one level is a function of the seed and of the labels of that level's own
     entries. So adding or removing one user changes no other user's choice, even where it changes
     the numbers of their levels.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        To be cut.
+    mode : str
+        Whose levels are capped.
+    max_entries : int
+        That each level keeps at most.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    SparseTensor
+        Of the same shape.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> ratings = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> sf.prepare.cap(ratings, "user", max_entries=3).counts("user").max().item()
+    3
     """
     check_tensor(tensor)
     check_count(max_entries=max_entries)
@@ -150,6 +306,31 @@ def leave_out(
     """Train and test: ``k`` random entries of every level with more than ``k`` go to test.
 
     As in :func:`cap`, the choice for one level does not depend on the other levels' entries.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        To be cut.
+    mode : str
+        Each of whose levels gives entries to the test.
+    k : int
+        How many.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    tuple of two SparseTensor
+        Train and test, of the same shape.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> train, test = sf.prepare.leave_out(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400), "user", k=2
+    ... )
+    >>> set(test.counts("user").tolist())
+    {2}
     """
     check_tensor(tensor)
     check_count(k=k)
@@ -217,6 +398,31 @@ def split(
 
     With ``by`` the name of a mode, it is a share of that mode's levels, with all their entries.
     Merge duplicates first, or the same cell may appear on both sides.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        To be cut.
+    test : float
+        Share that goes to test.
+    by : str or None
+        Name of a mode.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    tuple of two SparseTensor
+        Train and test, of the same shape.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> train, test = sf.prepare.split(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400), 0.25, seed=1
+    ... )
+    >>> train.n_entries, test.n_entries
+    (300, 100)
     """
     check_tensor(tensor)
     check_share(test=test)
@@ -240,6 +446,32 @@ def split_by_label(
     So adding or removing one entry moves no other entry, and a private fit to the one part is as
     private for the whole; :func:`split` draws a permutation of all entries, where one more entry
     changes everything.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        To be cut.
+    test : float
+        Share that goes to test, about.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    tuple of two SparseTensor
+        Train and test, of the same shape.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> ratings = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> fewer = ratings.take(range(1, 400))  # somebody has taken an entry back
+    >>> whole, less = (
+    ...     sf.prepare.split_by_label(ratings)[0],
+    ...     sf.prepare.split_by_label(fewer)[0],
+    ... )
+    >>> whole.n_entries - less.n_entries  # that one, and no other has moved
+    1
     """
     check_tensor(tensor)
     check_share(test=test)
@@ -250,7 +482,29 @@ def split_by_label(
 def folds(
     tensor: SparseTensor, k: int = 5, *, seed: int = 0
 ) -> Iterator[tuple[SparseTensor, SparseTensor]]:
-    """``k`` pairs of train and test tensors; every entry is in exactly one test tensor."""
+    """``k`` pairs of train and test tensors; every entry is in exactly one test tensor.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        To be cut.
+    k : int
+        How many.
+    seed : int
+        Of the choice.
+
+    Yields
+    ------
+    tuple of two SparseTensor
+        Train and test, of the same shape.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> ratings = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> [test.n_entries for _, test in sf.prepare.folds(ratings, 3)]
+    [134, 133, 133]
+    """
     check_tensor(tensor)
     check_seed(seed=seed)
     if not is_whole(k) or not 2 <= k <= tensor.n_entries:

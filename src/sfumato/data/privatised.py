@@ -86,11 +86,26 @@ class Privatised:
 
     Parameters
     ----------
-    tensor : the entries, with values as they were written down.
-    passed : channels of entries, with what belongs to them.
-    which : which of these each entry has passed, in the order of the tensor's entries; -1 for clean
+    tensor : SparseTensor
+        The entries, with values as they were written down.
+    passed : tuple of channel
+        Channels of entries, with what belongs to them.
+    which : array or None
+        Which of these each entry has passed, in the order of the tensor's entries; -1 for clean
         values. None where all have passed the first.
-    promises : guarantees of whoever has privatised them, as plain data, one for each of ``passed``.
+    promises : tuple of mapping
+        Guarantees of whoever has privatised them, as plain data, one for each of ``passed``.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> noisy = sf.privatise(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400), epsilon=3, seed=0
+    ... )
+    >>> print(noisy.passed[0].in_words)
+    randomised response among 1, 2, 3, 4, 5: the truth with probability 0.834
+    >>> noisy.has_clean
+    False
     """
 
     tensor: SparseTensor
@@ -108,10 +123,12 @@ class Privatised:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
+        """Those of the tensor."""
         return self.tensor.modes
 
     @property
     def n_entries(self) -> int:
+        """How many entries there are."""
         return self.tensor.n_entries
 
     @property
@@ -158,7 +175,18 @@ class Privatised:
     # -- parts of it ----------------------------------------------------------------------------------
 
     def take(self, entries: NDArray[Any]) -> Privatised:
-        """Some entries: a mask, or entry numbers in order."""
+        """Some entries: a mask, or entry numbers in order.
+
+        Parameters
+        ----------
+        entries : array
+            A mask over the entries, or their numbers.
+
+        Returns
+        -------
+        Privatised
+            With these entries alone.
+        """
         chosen = np.sort(np.arange(self.n_entries)[entries])
         return Privatised(self.tensor.take(chosen), self.passed, self.numbers[chosen], self.promises)
 
@@ -176,6 +204,25 @@ def together(*parts: Privatised | SparseTensor) -> Privatised:
     """Entries of several owners as one: privatised ones, and clean ones of a site that has raw data.
 
     Modes of the same names are the same things; labels of all are brought together.
+
+    Parameters
+    ----------
+    *parts : Privatised or SparseTensor
+        Two or more.
+
+    Returns
+    -------
+    Privatised
+        All entries, each with what it has passed.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> ratings = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> mine, theirs = ratings.split(0.5, by="user")
+    >>> data = sf.together(mine, sf.privatise(theirs, epsilon=3))
+    >>> data.n_entries, data.has_clean
+    (400, True)
     """
     if not parts or not all(isinstance(part, Privatised | SparseTensor) for part in parts):
         raise SettingError("give tensors, privatised or clean: together(noisy, others, own)")

@@ -26,15 +26,31 @@ class Profile:
 
     Parameters
     ----------
-    biases : share of the variance that biases make up, split evenly over the modes.
-    interactions : share that products of factors make up.
-    decay : strength of each component of the interactions, as a share of that of the one before it.
-    components : how many components there are.
-    skew : Zipf exponents of the levels' popularity: of the people's mode, and of the others. Times are
+    biases : float
+        Share of the variance that biases make up, split evenly over the modes.
+    interactions : float
+        Share that products of factors make up.
+    decay : float
+        Strength of each component of the interactions, as a share of that of the one before it.
+    components : int
+        How many components there are.
+    skew : pair of float
+        Zipf exponents of the levels' popularity: of the people's mode, and of the others. Times are
         equally popular.
-    times : bias of a mode of times, over that of another mode, where there are two others at least.
-    presence : how much of the interactions shows in which levels somebody has entries at: 0 where that
-        says nothing, 1 where people have entries at what they like alone.
+    times : float
+        Bias of a mode of times, over that of another mode, where there are two others at least.
+    presence : float
+        How much of the interactions shows in which levels somebody has entries at: 0 where that says
+        nothing, 1 where people have entries at what they like alone.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> visits = sf.Profile(biases=0.5, interactions=0.1)
+    >>> visits.noise
+    0.4
+    >>> visits.strengths[:3].round(3)
+    array([0.026, 0.019, 0.015])
     """
 
     biases: float = 1 / 3
@@ -74,13 +90,37 @@ class Profile:
         return np.asarray(self.interactions * falling / falling.sum())
 
     def bias_variances(self, modes: Sequence[Mode]) -> list[float]:
-        """Variance of the biases of each mode."""
+        """Variance of the biases of each mode.
+
+        Parameters
+        ----------
+        modes : sequence of Mode
+            Those with a ``bin`` are times.
+
+        Returns
+        -------
+        list of float
+            One for each mode.
+        """
         parts = [self.times if times else 1.0 for times in passing_times(modes)]
         whole = sum(parts)
         return [self.biases * part / whole if whole else 0.0 for part in parts]
 
     def exponents(self, modes: Sequence[Mode], people: int) -> list[float]:
-        """Zipf exponent of each mode; ``people`` is the mode whose levels are people."""
+        """Zipf exponent of each mode; ``people`` is the mode whose levels are people.
+
+        Parameters
+        ----------
+        modes : sequence of Mode
+            Those with a ``bin`` are times.
+        people : int
+            The position of theirs.
+
+        Returns
+        -------
+        list of float
+            One for each mode.
+        """
         return [
             0.0 if mode.bin is not None else self.skew[0 if m == people else 1]
             for m, mode in enumerate(modes)

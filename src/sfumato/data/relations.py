@@ -82,10 +82,31 @@ class Relations(Mapping[str, Relation]):
 
     Parameters
     ----------
-    tensors : the tensors by name. An entry whose value is NaN is a cell that was not observed. Values
-        may have passed a channel (:class:`~sfumato.data.privatised.Privatised`).
-    structure, divergence, dispersion, absent : see :class:`Relation`; one for all, or a mapping from
-        relation names (the usual one for those that it leaves out).
+    tensors : mapping
+        The tensors by name. An entry whose value is NaN is a cell that was not observed. Values may
+        have passed a channel (:class:`~sfumato.data.privatised.Privatised`).
+    structure, divergence, dispersion, absent
+        See :class:`Relation`; one for all, or a mapping from relation names (the usual one for those
+        that it leaves out).
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = {"ratings": ("user", "item"), "features": ("item", "feature")}
+    >>> made = sf.synthetic.coupled(
+    ...     modes, {"user": 30, "item": 20, "feature": 4}, rank=2, missing=0.5
+    ... )
+    >>> relations = sf.Relations(
+    ...     {name: each.tensor for name, each in made.items()}, divergence=0
+    ... )
+    >>> print(relations)
+              user  item  feature
+    ratings    x     x       .     300 entries, cp, p 0, absent missing
+    features   .     x       x     40 entries, cp, p 0, absent missing
+               30    20      4     levels
+    >>> relations.coupling
+    array([[ True,  True, False],
+           [False,  True,  True]])
     """
 
     def __init__(

@@ -3,6 +3,22 @@
 A scaling made from public constants keeps a privacy guarantee. One that is *fitted* to private
 data does not: its constants are statistics of that data, released without noise, and the scaled
 values of one person depend on everybody else's. Scale by public constants, or after the noise.
+
+Examples
+--------
+>>> import sfumato as sf
+>>> stars = sf.synthetic.ratings_like(30, 20, 5, 400)
+>>> unit = sf.scaling.MinMax(1, 5)  # what everybody knows of stars
+>>> scaled = unit.transform(stars)
+>>> (
+...     scaled.bounds,
+...     bool(
+...         (
+...             unit.inverse(scaled.values, scaled.coordinates) == stars.values
+...         ).all()
+...     ),
+... )
+((0.0, 1.0), True)
 """
 
 from __future__ import annotations
@@ -27,20 +43,68 @@ LARGEST_SCALE = 10.0
 
 
 class Scaling(Protocol):
-    """A map of values that can be undone."""
+    """A map of values that can be undone.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> stars = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> scaling: sf.scaling.Scaling = sf.scaling.Centre(3.0)
+    >>> scaling.inverse(scaling.transform(stars).values, stars.coordinates)[:4]
+    array([3., 3., 3., 3.])
+    """
 
     def transform(self, tensor: SparseTensor) -> SparseTensor:
-        """The tensor with scaled values."""
+        """The tensor with scaled values.
+
+        Parameters
+        ----------
+        tensor : SparseTensor
+            Whose values are scaled.
+
+        Returns
+        -------
+        SparseTensor
+            Of the same cells.
+        """
         ...
 
     def inverse(self, values: ArrayLike, coordinates: NDArray[Any]) -> NDArray[Any]:
-        """Scaled values at these coordinates, in the original units."""
+        """Scaled values at these coordinates, in the original units.
+
+        Parameters
+        ----------
+        values : array_like
+            Scaled ones.
+        coordinates : array
+            A row for each mode, a column for each value.
+
+        Returns
+        -------
+        array
+            Values as they were.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Centre:
-    """Subtract a constant. With a public constant this keeps a guarantee; ``fit`` voids it."""
+    """Subtract a constant. With a public constant this keeps a guarantee; ``fit`` voids it.
+
+    Parameters
+    ----------
+    mean : float
+        What is subtracted.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> centred = sf.scaling.Centre(3.0).transform(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400)
+    ... )
+    >>> centred.bounds
+    (-2.0, 2.0)
+    """
 
     mean: float
 
@@ -49,7 +113,18 @@ class Centre:
 
     @classmethod
     def fit(cls, tensor: SparseTensor) -> Self:
-        """Centre at the mean of the values. Not private: the mean is released as it is."""
+        """Centre at the mean of the values. Not private: the mean is released as it is.
+
+        Parameters
+        ----------
+        tensor : SparseTensor
+            Whose values are looked at.
+
+        Returns
+        -------
+        Self
+            With their mean.
+        """
         check_tensor(tensor)
         return cls(float(tensor.values.mean(dtype=np.float64)))
 
@@ -67,6 +142,20 @@ class MinMax:
     """Map ``low`` to ``to[0]`` and ``high`` to ``to[1]``, linearly; nothing is clipped.
 
     With public constants this keeps a guarantee; ``fit`` voids it.
+
+    Parameters
+    ----------
+    low, high : float
+        Values as they are.
+    to : pair of float
+        What they become.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> stars = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> sf.scaling.MinMax(1, 5, to=(-1.0, 1.0)).transform(stars).bounds
+    (-1.0, 1.0)
     """
 
     low: float
@@ -79,7 +168,20 @@ class MinMax:
 
     @classmethod
     def fit(cls, tensor: SparseTensor, to: tuple[float, float] = (0.0, 1.0)) -> Self:
-        """From the smallest and largest value. Not private: both belong to somebody."""
+        """From the smallest and largest value. Not private: both belong to somebody.
+
+        Parameters
+        ----------
+        tensor : SparseTensor
+            Whose values are looked at.
+        to : pair of float
+            What the smallest and the largest become.
+
+        Returns
+        -------
+        Self
+            With these two.
+        """
         check_tensor(tensor)
         low, high = float(tensor.values.min()), float(tensor.values.max())
         if low == high:
@@ -117,6 +219,30 @@ class Groups:
     """Centre and scale of the groups of entries that share their levels in some modes.
 
     ``ids`` are the groups seen in the data, sorted. Any other group has centre 0 and scale 1.
+
+    Parameters
+    ----------
+    modes : tuple of int
+        Positions of the modes.
+    shape : tuple of int
+        Of the tensor.
+    ids : array
+        Numbers of groups.
+    centres, scales : array
+        One for each of these.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> of_items = sf.scaling.Groups(
+    ...     (1,),
+    ...     (3,),
+    ...     ids=np.array([0, 2]),
+    ...     centres=np.array([3.0, 4.0]),
+    ...     scales=np.array([1.0, 2.0]),
+    ... )
+    >>> of_items.at(np.array([[0, 0, 0], [0, 1, 2]]))
+    (array([3., 0., 4.]), array([1., 1., 2.]))
     """
 
     modes: tuple[int, ...]
@@ -152,13 +278,41 @@ class BiScale:
     the mean and deviation of all entries.
 
     Always fitted to the data: used on private data before the noise, it voids a guarantee.
+
+    Parameters
+    ----------
+    groups : tuple of Groups
+        What :meth:`fit` has found.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> ratings = sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> scaling = sf.scaling.BiScale.fit(ratings, slices="day")
+    >>> bool(abs(scaling.transform(ratings).values.mean()) < 0.1)
+    True
     """
 
     groups: tuple[Groups, ...]
 
     @classmethod
     def fit(cls, tensor: SparseTensor, slices: str | None = None, iterations: int = 20) -> Self:
-        """Standardise each mode in turn, ``iterations`` times."""
+        """Standardise each mode in turn, ``iterations`` times.
+
+        Parameters
+        ----------
+        tensor : SparseTensor
+            What is standardised.
+        slices : str or None
+            A mode; each of its levels is standardised by itself.
+        iterations : int
+            How often all modes are gone through.
+
+        Returns
+        -------
+        Self
+            To be used for this tensor, and others of its shape.
+        """
         check_tensor(tensor)
         check_count(iterations=iterations)
         once, in_turn = _grouping(tensor, slices)

@@ -59,6 +59,21 @@ class Shards:
 
     Files are checked when they are opened, and the entries of a shard when it is asked for first, or
     after its files have changed. A file that is cut short while it is mapped ends the process.
+
+    Parameters
+    ----------
+    folder : path
+        That :func:`make_shards` or ``sfumato shard`` has made.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> made = sf.make_shards(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400), "shards", shards=3
+    ... )
+    >>> shards = sf.Shards("shards")
+    >>> shards.levels, shards.part(0).n_entries == shards.entries[0]
+    (((0, 10), (10, 20), (20, 30)), True)
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -71,18 +86,22 @@ class Shards:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """How many levels each mode has."""
         return self.header.shape
 
     @property
     def order(self) -> int:
+        """How many modes there are."""
         return self.header.order
 
     @property
     def mode_names(self) -> tuple[str, ...]:
+        """The modes' names."""
         return tuple(mode.name for mode in self.modes)
 
     @property
     def n_entries(self) -> int:
+        """How many entries all shards have."""
         return self.header.entries
 
     @property
@@ -92,6 +111,7 @@ class Shards:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
+        """Those of the tensor."""
         return self.header.bounds
 
     @property
@@ -132,6 +152,16 @@ class Shards:
         """One shard as a tensor of all modes and levels; it may have no entries.
 
         Its arrays are those of the files, read-only and not in memory until they are looked at.
+
+        Parameters
+        ----------
+        number : int
+            From 0 on.
+
+        Returns
+        -------
+        SparseTensor
+            Of the whole tensor's shape.
         """
         number = self._position(number)
         coordinates, values = files.map_shard(self.folder, self.header, number)
@@ -142,7 +172,18 @@ class Shards:
         return SparseTensor(coordinates, values, self.modes, self.bounds, _checked=True)
 
     def place(self, number: int) -> Path:
-        """The folder of one shard."""
+        """The folder of one shard.
+
+        Parameters
+        ----------
+        number : int
+            From 0 on.
+
+        Returns
+        -------
+        Path
+            Its folder.
+        """
         return files.shard_folder(self.folder, self._position(number))
 
     def whole(self) -> SparseTensor:
@@ -201,22 +242,54 @@ def make_shards(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Shards:
-    """Cut a tensor that may be larger than memory into shards in the folder ``out``.
+    """Cut a tensor that may be larger than memory into shards.
 
-    ``source`` is a folder of .parquet, .arrow, .feather, .csv or .tsv tables, one such file or a
-    list of them, of which ``modes``, ``value``, ``bins``, ``separator`` and ``date_format`` choose
-    columns as in :func:`sfumato.read`: levels are numbered as if all rows were read at once. Or it
-    is a SparseTensor. Or it is batches, of a generator say: pairs of coordinates (modes x entries)
-    and values; ``modes`` is then a list of :class:`sfumato.Mode`, or sizes by name.
+    The disk needs room for twice what comes out. Labels, and numbers for each level, are held in memory.
 
-    ``by`` names the mode that is cut, by default the first. As many ``shards`` are made as are
-    needed for entries to be sorted in ``memory`` bytes, or as many as are asked for. Labels, and
-    numbers for each level, are held in memory besides. ``labels`` gives labels of modes in the
-    order that their levels are to have; rows with others are refused.
+    Parameters
+    ----------
+    source
+        A folder of .parquet, .arrow, .feather, .csv or .tsv tables, one such file or a list of them:
+        levels are numbered as if all rows were read at once. Or a SparseTensor. Or batches, of a
+        generator say: pairs of coordinates (modes x entries) and values.
+    out : path
+        The folder that is made.
+    modes : sequence of str, sequence of Mode, mapping or None
+        Of tables the columns that are modes; of batches a list of :class:`sfumato.Mode`, or sizes by
+        name.
+    value, bins, separator, date_format
+        Of tables, as of :func:`sfumato.read`.
+    bounds : pair of float or None
+        The lowest and the highest value possible.
+    by : str or None
+        The mode that is cut; by default the first.
+    shards : int or None
+        How many; by default as many as are needed for entries to be sorted in ``memory`` bytes.
+    memory : int
+        For sorting, in bytes.
+    labels : mapping or None
+        Of modes, in the order that their levels are to have; rows with others are refused.
+    dtype : dtype
+        float32 or float64.
+    force : bool
+        Whether to replace an older folder of shards, at one stroke; anything else is refused.
+    progress : callable or None
+        Called as ``progress(step, done, whole)`` in the steps "read", "cut" and "sort".
 
-    The disk needs room for twice what comes out. An older folder of shards is replaced with
-    ``force``, at one stroke; anything else is refused. ``progress(step, done, whole)`` is told of
-    the steps "read", "cut" and "sort".
+    Returns
+    -------
+    Shards
+        The folder, opened.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> shards = sf.make_shards(
+    ...     sf.synthetic.ratings_like(30, 20, 5, 400), "shards", by="item", shards=2
+    ... )
+    >>> shards.n_entries, shards.levels
+    (400, ((0, 12), (12, 20)))
+    >>> model = sf.CP(rank=2).fit("shards")
     """
     precision, target = as_precision(dtype), as_path("out", out).expanduser().absolute()
     check_count(_LEAST_MEMORY, memory=memory)

@@ -2,6 +2,14 @@
 
 The same seed gives the same data. Levels that are popular under a Zipf law are scattered over the
 mode, not put first.
+
+Examples
+--------
+>>> import sfumato as sf
+>>> planted = sf.synthetic.cp((40, 30, 5), rank=2, missing=0.5, snr=10)
+>>> train, test = planted.tensor.split(0.2)
+>>> bool(sf.CP(rank=2).fit(train).rmse(test) < 0.5 * test.values.std())
+True
 """
 
 from __future__ import annotations
@@ -88,6 +96,30 @@ class Planted:
 
     The true value of a cell is ``shift + scale * (low-rank part + sum of biases)``; the low-rank
     part is CP if ``core`` is None, else Tucker. ``biases`` holds one vector per mode, or nothing.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        The observed entries.
+    factors : tuple of array
+        One for each mode, a row for each level.
+    core : array or None
+        Of a Tucker truth.
+    scale, shift : float
+        See above.
+    biases : tuple of array
+        One vector for each mode.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> planted = sf.synthetic.cp((6, 5), 2, missing=0.2, snr=None)  # without noise
+    >>> bool(
+    ...     np.allclose(
+    ...         planted.truth(planted.tensor.coordinates), planted.tensor.values
+    ...     )
+    ... )
+    True
     """
 
     tensor: SparseTensor
@@ -98,7 +130,18 @@ class Planted:
     biases: tuple[Floats, ...] = ()
 
     def truth(self, coordinates: NDArray[Any]) -> Floats:
-        """Values without noise at these cells."""
+        """Values without noise at these cells.
+
+        Parameters
+        ----------
+        coordinates : array
+            A row for each mode, a column for each cell.
+
+        Returns
+        -------
+        array
+            One for each cell.
+        """
         truth = _Truth(self.factors, self.core, self.scale, self.shift, self.biases)
         return truth.at(np.asarray(coordinates))
 
@@ -123,12 +166,52 @@ def cp(
 ) -> Planted:
     """A CP truth with standard normal factors, observed in part and with noise.
 
-    Give either ``entries``, the number of distinct cells that are observed, or ``missing``, the
-    share of cells that are not. ``snr`` is the variance of the truth over that of the noise, both
-    at the observed cells; None or infinity means no noise. ``biases`` is the standard deviation
-    of each mode's biases, where that of the low-rank part is one. ``zipf`` gives modes (by
-    position, or one number for each mode) the exponent of their levels' popularity; 0 is uniform.
-    ``scale`` is the standard deviation of the low-rank part and ``shift`` the mean of the truth.
+    Parameters
+    ----------
+    shape : sequence of int
+        Size of each mode.
+    rank : int
+        Number of components.
+    entries : int or None
+        How many distinct cells are observed; give this, or ``missing``.
+    missing : float or None
+        Share of the cells that is not observed.
+    snr : float or None
+        Variance of the truth over that of the noise, both at the observed cells; None or infinity means
+        no noise.
+    biases : float
+        Standard deviation of each mode's biases, where that of the low-rank part is one.
+    zipf : sequence of float, mapping
+        Exponent of the popularity of levels, by the position of modes or one for each; 0 is uniform.
+    scale : float
+        Standard deviation of the low-rank part.
+    shift : float
+        Mean of the truth.
+    seed : int
+        Of everything that is drawn.
+    dtype : dtype
+        float32 or float64.
+    modes : sequence of str or None
+        Their names.
+
+    Returns
+    -------
+    Planted
+        The entries and the truth.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> planted = sf.synthetic.cp(
+    ...     (40, 30), 2, entries=200, zipf=(1.0, 0.0), modes=["user", "item"]
+    ... )
+    >>> planted.tensor
+    SparseTensor(user 40 x item 30; 200 entries, density 0.167, float64)
+    >>> (
+    ...     planted.tensor.counts("user").max().item(),
+    ...     planted.tensor.counts("item").max().item(),
+    ... )
+    (25, 13)
     """
     check_count(1, _MOST_RANK, rank=rank)
     _check_numbers(biases, scale, shift)
@@ -155,7 +238,28 @@ def tucker(
     dtype: DTypeLike = np.float64,
     modes: Sequence[str] | None = None,
 ) -> Planted:
-    """A Tucker truth with standard normal factors and core; other settings as in :func:`cp`."""
+    """A Tucker truth with standard normal factors and core; other settings as in :func:`cp`.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Size of each mode.
+    ranks : sequence of int
+        Number of columns of each factor.
+    entries, missing, snr, biases, zipf, scale, shift, seed, dtype, modes
+        As of :func:`cp`.
+
+    Returns
+    -------
+    Planted
+        The entries and the truth.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> sf.synthetic.tucker((20, 10, 5), (3, 2, 2), missing=0.5).core.shape
+    (3, 2, 2)
+    """
     _check_numbers(biases, scale, shift)
     named, rng = _name_modes(shape, modes), _generator(seed)
     factors = _draw_factors(shape, ranks, rng, dtype)
@@ -180,9 +284,37 @@ def coupled(
 ) -> dict[str, Planted]:
     """CP tensors that share the factor of every mode they have in common.
 
-    ``relations`` names the modes of each tensor, as in ``{"ratings": ("user", "item", "day"),
-    "features": ("item", "feature")}``, and ``sizes`` the levels of each mode. ``entries`` or
-    ``missing`` is one number for all tensors, or one for each by name; ``zipf`` goes by mode name.
+    Parameters
+    ----------
+    relations : mapping
+        The modes of each tensor by its name.
+    sizes : mapping
+        The levels of each mode.
+    rank : int
+        Number of components.
+    entries, missing
+        As of :func:`cp`: one number for all tensors, or one for each by name.
+    snr, seed, dtype
+        As of :func:`cp`.
+    zipf : mapping or None
+        Exponents by mode name.
+
+    Returns
+    -------
+    dict of Planted
+        By the names of ``relations``.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = {
+    ...     "ratings": ("user", "item", "day"),
+    ...     "features": ("item", "feature"),
+    ... }
+    >>> sizes = {"user": 30, "item": 20, "day": 5, "feature": 4}
+    >>> made = sf.synthetic.coupled(modes, sizes, rank=2, missing=0.5)
+    >>> bool((made["ratings"].factors[1] == made["features"].factors[0]).all())
+    True
     """
     if not (_by_name(relations) and _by_name(sizes)):
         raise SettingError(
@@ -306,6 +438,28 @@ def sample_cells(
 
     Each mode's level is drawn on its own: uniformly, or under a Zipf law. Cells that come up
     again are drawn anew.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Size of each mode.
+    entries : int
+        How many cells.
+    rng : np.random.Generator
+        What draws them.
+    zipf : sequence of float, mapping
+        As of :func:`cp`.
+
+    Returns
+    -------
+    array of int32
+        A row for each mode.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> sf.synthetic.sample_cells((100, 50), 4, np.random.default_rng(0)).shape
+    (2, 4)
     """
     cells = prod(shape)
     if not is_whole(entries) or not 1 <= entries <= cells:
@@ -428,6 +582,33 @@ def typical(
 
     Factors are standard normal, those of times lie near one. ``people`` is the mode whose levels are
     people. The bounds of the tensor are those that values are cut off at.
+
+    Parameters
+    ----------
+    modes : sequence of Mode
+        Those with a ``bin`` are times.
+    entries : int
+        How many distinct cells are observed.
+    profile : Profile or None
+        What data are like; the usual one by default.
+    people : int
+        Position of the mode whose levels are people.
+    half : float
+        Half the distance of the bounds.
+    seed : int
+        Of everything that is drawn.
+
+    Returns
+    -------
+    Planted
+        The entries and the truth.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 50), sf.Mode("item", 20)]
+    >>> sf.synthetic.typical(modes, 400, sf.Profile(biases=0.5)).tensor.bounds
+    (-2.0, 2.0)
     """
     if not isinstance(modes, list | tuple) or not all(isinstance(mode, Mode) for mode in modes):
         raise wrong("modes", "a list of sfumato.Mode", modes)
@@ -468,6 +649,20 @@ class WeiData:
     """A dense truth, and noisy observations of it for training and for testing.
 
     The study measures errors against the true values at the test cells: see :meth:`truth_at`.
+
+    Parameters
+    ----------
+    truth : array
+        All of its cells.
+    train, test : SparseTensor
+        Noisy observations.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> data = sf.synthetic.wei("cp", size=8)
+    >>> data.truth.shape, data.truth_at(data.test).size == data.test.n_entries
+    ((8, 8, 8), True)
     """
 
     truth: NDArray[np.float64]
@@ -475,7 +670,18 @@ class WeiData:
     test: SparseTensor
 
     def truth_at(self, tensor: SparseTensor) -> NDArray[np.float64]:
-        """True values at a tensor's cells."""
+        """True values at a tensor's cells.
+
+        Parameters
+        ----------
+        tensor : SparseTensor
+            Whose cells are meant.
+
+        Returns
+        -------
+        array
+            One for each entry.
+        """
         values: NDArray[np.float64] = self.truth[tuple(tensor.coordinates)]
         return values
 
@@ -496,6 +702,35 @@ def wei(
     normal core. The truth is divided by its largest magnitude, or mapped to [0, 1]; noise has the
     same power: the mean square of the truth, taken about its mean if it is mapped to [0, 1], where
     zero is arbitrary. Of the observed cells, 80% are for training.
+
+    Parameters
+    ----------
+    kind : {'cp', 'tucker'}
+        Of the truth.
+    size : int
+        Of every mode.
+    rank : int
+        In every mode.
+    missing : float
+        Share of the cells that is not observed.
+    scaling : {'magnitude', 'minmax'}
+        "magnitude" or "minmax": see above.
+    order : int
+        Number of modes.
+    seed : int
+        Of everything that is drawn.
+
+    Returns
+    -------
+    WeiData
+        The truth, and observations of it.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> data = sf.synthetic.wei("tucker", size=10, missing=0.4)
+    >>> data.train.n_entries, data.test.n_entries
+    (480, 120)
     """
     check_choice(("cp", "tucker"), kind=kind)
     check_choice(("magnitude", "minmax"), scaling=scaling)
@@ -548,6 +783,27 @@ def ratings_like(
 
     Users and items differ in level and in popularity. Users' tastes for three kinds of items come
     and go with the days, so that a low-rank fit explains clearly more than biases do.
+
+    Parameters
+    ----------
+    n_users, n_items, n_days : int
+        How many there are.
+    entries : int
+        How many ratings.
+    seed : int
+        Of everything that is drawn.
+
+    Returns
+    -------
+    SparseTensor
+        With bounds from 1 to 5.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> sf.synthetic.ratings_like(30, 20, 5, entries=400)
+    SparseTensor(user 30 x item 20 x day 5; 400 entries, density 0.133, float64,
+        values in [1, 5])
     """
     shape = (n_users, n_items, n_days)
     check_count(1, MAX_ENTRIES, n_users=n_users, n_items=n_items, n_days=n_days, entries=entries)

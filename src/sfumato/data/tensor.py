@@ -25,6 +25,7 @@ from sfumato.checks import (
 from sfumato.errors import DataError, SettingError, UnknownLabelError
 from sfumato.kernels.numba.ordering import level_counts, sort_entries
 from sfumato.kernels.numba.threads import available_threads
+from sfumato.markup import snippet
 from sfumato.records import record
 from sfumato.surface import setting
 
@@ -40,6 +41,24 @@ class Mode:
 
     ``labels`` is an int64 array or an object array of strings; ``None`` means that the labels are
     the level numbers themselves. ``bin`` says that the labels are times cut to that resolution.
+
+    Parameters
+    ----------
+    name : str
+        Of the mode.
+    size : int
+        How many levels it has.
+    labels : array or None
+        An int64 array or an object array of strings.
+    bin : str or None
+        "hour", "day", "week" or "month", where labels are times.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> mode = sf.Mode("user", 3, np.array(["ann", "bob", "eve"], dtype=object))
+    >>> mode.find(["eve", "joe"]), mode.label(1)
+    (array([ 2, -1], dtype=int32), 'bob')
     """
 
     name: str
@@ -72,11 +91,33 @@ class Mode:
         return self if self.labels is None else Mode(self.name, self.size, None, self.bin)
 
     def label(self, level: int) -> Any:
-        """The label of a level, as a plain int or str."""
+        """The label of a level, as a plain int or str.
+
+        Parameters
+        ----------
+        level : int
+            Its number.
+
+        Returns
+        -------
+        int or str
+            What it is called.
+        """
         return int(level) if self.labels is None else self.labels.item(level)
 
     def labels_at(self, levels: NDArray[Any]) -> NDArray[Any]:
-        """The labels of some levels."""
+        """The labels of some levels.
+
+        Parameters
+        ----------
+        levels : array
+            Their numbers.
+
+        Returns
+        -------
+        array
+            A label for each.
+        """
         return levels if self.labels is None else self.labels[levels]
 
     def find(self, labels: Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
@@ -84,6 +125,16 @@ class Mode:
 
         A number matches a label written as text and the other way round, so that a table read
         from CSV and one held in memory mean the same levels.
+
+        Parameters
+        ----------
+        labels : sequence or array
+            What to look for.
+
+        Returns
+        -------
+        array of int32
+            A level for each.
         """
         wanted = _in_a_row(labels, self.name)
         if self.labels is None:
@@ -135,6 +186,32 @@ class SparseTensor:
     So nothing that is computed from a tensor depends on the order of the file's lines.
 
     The tensor records: it judges neither bounds, nor duplicates, nor NaN. Fitting does.
+
+    Parameters
+    ----------
+    coordinates : array
+        A row for each mode, a column for each entry.
+    values : array
+        One for each entry.
+    modes : tuple of Mode
+        Two or more.
+    bounds : pair of float or None
+        The lowest and the highest value possible, where they are known.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> modes = sf.Mode("user", 3), sf.Mode("item", 2)
+    >>> tensor = sf.SparseTensor(
+    ...     np.array([[0, 2], [1, 0]]), np.array([4.0, 2.0]), modes, bounds=(1, 5)
+    ... )
+    >>> tensor
+    SparseTensor(user 3 x item 2; 2 entries, density 0.333, float64, values in [1,
+        5])
+    >>> tensor.to_dense()
+    array([[nan,  4.],
+           [nan, nan],
+           [ 2., nan]])
     """
 
     coordinates: NDArray[np.int32]
@@ -168,18 +245,22 @@ class SparseTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """How many levels each mode has."""
         return tuple(mode.size for mode in self.modes)
 
     @property
     def order(self) -> int:
+        """How many modes there are."""
         return len(self.modes)
 
     @property
     def n_entries(self) -> int:
+        """How many entries there are."""
         return int(self.values.shape[0])
 
     @property
     def mode_names(self) -> tuple[str, ...]:
+        """The modes' names."""
         return tuple(mode.name for mode in self.modes)
 
     @property
@@ -198,19 +279,59 @@ class SparseTensor:
             f"{self.values.dtype}{bounds})"
         )
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        bounds = [] if self.bounds is None else [("values", "{:g} to {:g}".format(*self.bounds))]
+        modes = [(mode.name, f"{mode.size:,} levels") for mode in self.modes]
+        entries = f"{self.n_entries:,}, {self.density:.3g} of all cells"
+        return snippet("SparseTensor", [*modes, ("entries", entries), *bounds])
+
     def mode_index(self, name: str) -> int:
-        """Position of the mode with this name."""
+        """Position of the mode with this name.
+
+        Parameters
+        ----------
+        name : str
+            Of the mode.
+
+        Returns
+        -------
+        int
+            From 0 on.
+        """
         return find_mode(self.modes, name)
 
     def counts(self, mode: str) -> NDArray[np.int64]:
-        """Number of entries at each level of a mode."""
+        """Number of entries at each level of a mode.
+
+        Parameters
+        ----------
+        mode : str
+            Its name.
+
+        Returns
+        -------
+        array of int64
+            One for each level.
+        """
         m = self.mode_index(mode)
         return level_counts(self.coordinates[m], self.shape[m])
 
     # -- parts of it --------------------------------------------------------------------------
 
     def take(self, entries: NDArray[Any]) -> SparseTensor:
-        """The tensor of some entries: a mask, or entry numbers. Shape and labels stay."""
+        """The tensor of some entries: a mask, or entry numbers. Shape and labels stay.
+
+        Parameters
+        ----------
+        entries : array
+            A mask over the entries, or their numbers.
+
+        Returns
+        -------
+        SparseTensor
+            With these entries alone.
+        """
         chosen = np.arange(self.n_entries)[entries]
         if (chosen[1:] < chosen[:-1]).any():
             chosen.sort()
@@ -223,7 +344,20 @@ class SparseTensor:
         )
 
     def with_values(self, values: ArrayLike, bounds: tuple[float, float] | None = None) -> SparseTensor:
-        """The same cells with other values (and other bounds, none by default)."""
+        """The same cells with other values (and other bounds, none by default).
+
+        Parameters
+        ----------
+        values : array_like
+            One for each entry, in their order.
+        bounds : pair of float or None
+            The lowest and the highest value possible.
+
+        Returns
+        -------
+        SparseTensor
+            Of the same cells.
+        """
         new = np.array(values)
         if new.shape != self.values.shape:
             raise DataError(f"{self.n_entries} values are needed, got shape {new.shape}")
@@ -232,25 +366,80 @@ class SparseTensor:
         return SparseTensor(self.coordinates, new, self.modes, check_bounds(bounds), _checked=True)
 
     def astype(self, dtype: DTypeLike) -> SparseTensor:
-        """The same tensor with float32 or float64 values."""
+        """The same tensor with float32 or float64 values.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32 or float64.
+
+        Returns
+        -------
+        SparseTensor
+            Of the same cells.
+        """
         return self.with_values(self.values.astype(dtype), self.bounds)
 
     def split(
         self, test: float = 0.2, *, by: str | None = None, seed: int = 0
     ) -> tuple[SparseTensor, SparseTensor]:
-        """Train and test tensors; see :func:`sfumato.data.prepare.split`."""
+        """Train and test tensors; see :func:`sfumato.data.prepare.split`.
+
+        Parameters
+        ----------
+        test : float
+            Share of the entries that goes to test.
+        by : str or None
+            A mode whose levels are split instead, with all their entries.
+        seed : int
+            Of the choice.
+
+        Returns
+        -------
+        tuple of two SparseTensor
+            Train and test, of the same shape.
+        """
         from sfumato.data import prepare
 
         return prepare.split(self, test, by=by, seed=seed)
 
     def folds(self, k: int = 5, *, seed: int = 0) -> Iterator[tuple[SparseTensor, SparseTensor]]:
-        """Pairs of train and test tensors; see :func:`sfumato.data.prepare.folds`."""
+        """Pairs of train and test tensors; see :func:`sfumato.data.prepare.folds`.
+
+        Parameters
+        ----------
+        k : int
+            How many.
+        seed : int
+            Of the choice.
+
+        Yields
+        ------
+        tuple of two SparseTensor
+            Train and test, of the same shape.
+        """
         from sfumato.data import prepare
 
         return prepare.folds(self, k, seed=seed)
 
     def locate(self, labels: Mapping[str, Sequence[Any] | NDArray[Any]]) -> NDArray[np.int32]:
-        """Coordinates of cells given by one sequence of labels per mode."""
+        """Coordinates of cells given by one sequence of labels per mode.
+
+        Parameters
+        ----------
+        labels : mapping
+            By mode name.
+
+        Returns
+        -------
+        array of int32
+            A row for each mode.
+
+        Raises
+        ------
+        UnknownLabelError
+            For a label that no mode of that name has.
+        """
         return locate(self.modes, labels)
 
     def to_dense(self) -> NDArray[Any]:

@@ -39,10 +39,23 @@ class Ray:
 
     Parameters
     ----------
-    workers : how many parts the data are cut into, each held by one worker.
-    address : of a cluster that runs already; by default one is started on this machine, and ended.
-    timeout : seconds that a worker has for one answer.
-    threads : of each worker.
+    workers : int
+        How many parts the data are cut into, each held by one worker.
+    address : str or None
+        Of a cluster that runs already; by default one is started on this machine, and ended.
+    timeout : float
+        Seconds that a worker has for one answer.
+    threads : int
+        Of each worker.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> estimator = sf.CP(rank=2, engine=sf.Ray(workers=3))
+    >>> sf.Ray(workers=0).check()
+    Traceback (most recent call last):
+        ...
+    sfumato.errors.SettingError: workers must be a whole number from 1 on, got 0
     """
 
     workers: int = 2

@@ -32,19 +32,24 @@ from sfumato.surface import either
 
 @dataclass(frozen=True)
 class Protected:
-    """What a private fit protects: its unit, what is said to be public, and whose rows are local."""
+    """What a private fit protects: its unit, what is said to be public, and whose rows are local.
+
+    ``part`` says that it is of one period of several.
+    """
 
     unit: PrivacyUnit
     public: Public
     local: int | None = None
     trust: Trust = ONE_OWNER
+    part: bool = False
 
     @classmethod
     def by(cls, privacy: Privacy, modes: Sequence[Mode]) -> Protected:
         """What was asked for, of a tensor with these modes."""
         unit = parse_unit(privacy.unit, [mode.name for mode in modes], privacy.max_entries)
         privacy.trust.check_unit(unit)
-        return cls(unit, privacy.public, local_mode(privacy, unit, modes), privacy.trust)
+        local, part = local_mode(privacy, unit, modes), privacy.period is not None
+        return cls(unit, privacy.public, local, privacy.trust, part)
 
     def owners(self, names: Sequence[str]) -> list[str]:
         """The mode whose levels are people, of whom nothing may be read off the data; none or one."""

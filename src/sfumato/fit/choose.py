@@ -15,10 +15,12 @@ from sfumato.fit.completion import Completion
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.models.shape import Shape
+from sfumato.models.told import Told
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.units import AnyUnit, UnitValues, Value
+from sfumato.solvers.private.intervals import WithIntervals
 from sfumato.solvers.protocol import PrivateSolver, Run, Wish, check_solver
 from sfumato.solvers.registry import has_factors, names, private_solver, solver_class
 
@@ -30,11 +32,16 @@ class OpenRank(NamedTuple):
 
 
 def make_facts(
-    shape: Shape, protected: Protected, bounds: tuple[float, float] | None, entries: int | None
+    shape: Shape,
+    protected: Protected,
+    bounds: tuple[float, float] | None,
+    entries: int | None,
+    before: Told | None = None,
 ) -> Facts:
     """What is public of a fit, every default settled: the one place where that is done.
 
-    Where positions are public, so is how many ``entries`` there are.
+    Where positions are public, so is how many ``entries`` there are, and in an update what the periods
+    ``before`` have told.
     """
     if bounds is None:
         raise SettingError("a private plan needs the public bounds of the values")
@@ -42,7 +49,8 @@ def make_facts(
     public.check_single()
     check_labels(shape.modes, protected)
     known = public.entries if unit.hides_presence else entries
-    return Facts(shape, unit, bounds, known, public.spread, protected.local, protected.trust)
+    kept = protected.local, protected.trust
+    return Facts(shape, unit, bounds, known, public.spread, *kept, protected.part, before)
 
 
 def make_plan(
@@ -55,6 +63,8 @@ def make_plan(
 ) -> PrivatePlan[Completion]:
     """The calibrated plan of a private fit; never sees data."""
     solver, facts = chosen_solver(facts, privacy, method, rank)
+    if privacy.intervals:
+        solver = WithIntervals(solver)  # type: ignore[assignment]
     stated = public_facts(facts.modes, protected)
     return PrivatePlan(Completion(solver, facts, stated), privacy.budget, run).calibrated()
 
@@ -129,6 +139,8 @@ def choose(
         quiet = not several and facts.calm(multiplier(budget)) >= 0.5
         return Choice("gradient" if quiet else "bias")
     best = forecast(facts, budget, profile=profile, most=most).best
+    if best.method == "alternating" and facts.before is not None:
+        return Choice("bias")  # periods add up in biases, and in what follows from them
     if best.method == "bias" and serves_pairs(facts, budget, most):
         return Choice("pairs", columns(facts))
     return Choice(best.method, best.rank or None)
@@ -143,6 +155,8 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
     from sfumato.solvers.private.moments.solver import PrivateMoments
     from sfumato.solvers.private.pairs.settings import columns
     from sfumato.solvers.private.pairs.solver import PrivatePairs
+    from sfumato.solvers.private.seen_together import PrivateSeen
+    from sfumato.solvers.private.seen_together import usual_rank as seen_rank
 
     most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
     if rank is None and method == "auto":  # several ranks were asked for: the middle one stands for them
@@ -156,6 +170,8 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
         return Choice(method, usual_rank(facts))
     if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
         return Choice(method, alternating_rank(facts, budget, profile))
+    if open_rank and (method == "seen" or isinstance(method, PrivateSeen)):
+        return Choice(method, seen_rank(facts))
     if open_rank and (method == "pairs" or isinstance(method, PrivatePairs)):
         return Choice(method, columns(facts) or None)
     return Choice(method)

@@ -11,9 +11,11 @@ import numpy as np
 from sfumato.engines.protocol import Engine
 from sfumato.fit.loop import Progress, Rounds, loop
 from sfumato.fit.plan import Plan, PrivatePlan, Promise, model_in_words
+from sfumato.models.doubts import Errors
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.protocol import Model
+from sfumato.models.told import Told
 from sfumato.privacy.clipping import NotFiniteError
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.facts import Facts
@@ -25,6 +27,7 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.private.sides.queries import prior_with_means
 from sfumato.solvers.protocol import DivergedError, Finished, Info, PrivateQuery, PrivateSolver
 from sfumato.surface import either
+from sfumato.types import Array
 
 
 def _check_finite(model: Model, what: str, advice: str = "") -> None:
@@ -219,6 +222,7 @@ def released_of(facts: Facts, always: tuple[str, ...]) -> tuple[str, ...]:
     parts = ["mean"] if shape.fit_mean or "mean" in always else []
     parts += [f"{rows} of {mode.name}" for m, mode in enumerate(shape.modes) if m != facts.local]
     parts += ["core"] if shape.core_size else []
+    parts += ["how far values lie from predictions"] if "errors" in always else []
     if facts.local is not None:
         parts.append(f"how rows of {shape.modes[facts.local].name} are solved")
     return tuple(parts)
@@ -228,13 +232,29 @@ class PrivateFit(NamedTuple):
     """The model with local rows filled in, and what each round reported.
 
     ``own_prior`` says how local rows were solved, and is part of the release; so is a ``posterior``,
-    where a solver has one.
+    where a solver has one, ``errors``, where intervals were asked for, and ``told``, what an update goes
+    on from. ``own_entries``, how many each owner has, stay with their owners.
     """
 
     model: Multilinear
     history: tuple[Info, ...]
     own_prior: OwnPrior | None
     posterior: Model | None = None
+    errors: Errors | None = None
+    own_entries: Array | None = None
+    told: Told | None = None
+
+
+@record
+@dataclass(frozen=True)
+class OwnEntriesQuery:
+    """Ask how many entries each owner has: an answer that stays with the owners."""
+
+    mode: int
+    size: int
+
+    def answer(self, site: Site) -> Array:
+        return np.bincount(site.tensor.coordinates[self.mode], minlength=self.size)
 
 
 def carry_out_private(
@@ -244,19 +264,21 @@ def carry_out_private(
     entropy: Entropy,
     progress: Progress | None = None,
     run: str = "",
+    period: str = "",
 ) -> PrivateFit:
     """Fit a calibrated plan's model; every draw is charged to the ledger before it is made.
 
-    ``run`` names a fit that can be broken off, and is gone on with under the same name.
+    ``run`` names a fit that can be broken off, and is gone on with under the same name; ``period`` the
+    part of the data that it is about.
     """
     engine.check_shape(plan.task.facts.shape)
     engine.check_trust(plan.task.facts.trust)
     engine.check_adds_up(plan.task.solver, plan.task.facts)
-    with ledger.reserve(plan.charges, entropy, proven=plan.proven, run=run) as reservation:
+    reserved = ledger.reserve(plan.charges, entropy, proven=plan.proven, run=run, period=period)
+    with reserved as reservation:
         drawn = draw_all(plan, engine, reservation, progress)
     engine.forget()  # own rows take other memory
-    made = drawn.made
-    return PrivateFit(drawn.localised(engine), drawn.history, made.own_prior, made.posterior)
+    return drawn.filled(engine, plan.task.facts.local)
 
 
 class Drawn(NamedTuple):
@@ -264,6 +286,14 @@ class Drawn(NamedTuple):
 
     made: Finished[Any]
     history: tuple[Info, ...]
+
+    def filled(self, engine: Engine, local: int | None) -> PrivateFit:
+        """What was made, with what stays with owners."""
+        made, model, entries = self.made, self.localised(engine), None
+        if made.errors is not None and local is not None:
+            entries = engine.answer(OwnEntriesQuery(local, model.shape[local]))
+        released = made.own_prior, made.posterior, made.errors
+        return PrivateFit(model, self.history, *released, entries, made.told)
 
     def localised(self, engine: Engine) -> Multilinear:
         """The model with each local row solved from the release and its owner's entries."""

@@ -13,7 +13,7 @@ from sfumato.engines.local import Local
 from sfumato.errors import SettingError
 from sfumato.fit.admit import Protected, labels_of, public_facts
 from sfumato.fit.choose import OpenRank, chosen_solver, make_facts
-from sfumato.fit.completion import Completion, draw_all, owner_of, released_of
+from sfumato.fit.completion import Completion, OwnEntriesQuery, draw_all, owner_of, released_of
 from sfumato.fit.loop import Progress
 from sfumato.fit.plan import PrivatePlan, Promise, model_in_words
 from sfumato.fit.planner import multiplier
@@ -34,6 +34,7 @@ from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.coupled import PrivateCoupled
+from sfumato.solvers.private.intervals import WithIntervals
 from sfumato.solvers.private.moments.solver import PrivateMoments
 from sfumato.solvers.private.pairs.solver import PrivatePairs
 from sfumato.solvers.private.sides.queries import prior_with_means
@@ -235,11 +236,12 @@ def make_coupled_plan(
         inner = tuple(replace(each, pure=False) if hasattr(each, "pure") else each for each in inner)
     task: Any
     if len(relations) == 1:
-        solver = BesideOthers(inner[0], features[0])
-        task = Completion(solver, facts[0], tuple(stated))  # type: ignore[arg-type]
+        beside: Any = BesideOthers(inner[0], features[0])
+        solver: Any = WithIntervals(beside) if privacy.intervals else beside
+        task = Completion(solver, facts[0], tuple(stated))
     else:
         privacy.check_one_owner("a fit of several protected relations")
-        several = PrivateCoupled(inner, tuple(features))
+        several = PrivateCoupled(inner, tuple(features), privacy.intervals)
         names = tuple(relation.name for relation in relations)
         task = Coupling(several, CoupledFacts(names, facts), tuple(stated))
     return PrivatePlan(task, privacy.budget, run).calibrated()
@@ -250,6 +252,11 @@ def _plan_at_once(
 ) -> PrivatePlan[Any]:
     """Of methods that fit all relations at once, on shared factors."""
     privacy.check_one_owner("a private fit by Langevin dynamics")
+    if privacy.intervals:
+        raise SettingError(
+            "Langevin dynamics do not tell how much noise their rows have, which intervals need: leave "
+            f"{setting('method')} out, or {setting('intervals')}"
+        )
     if tables:
         raise SettingError(
             f"Langevin dynamics take no public tables, here {', '.join(tables)}: "
@@ -388,11 +395,16 @@ def _placed(columns: Array, mode: Mode, own: Mode) -> Array:
 
 
 class CoupledFit(NamedTuple):
-    """Models with local rows filled in, what each round reported, and a posterior where there is one."""
+    """Models with local rows filled in, what each round reported, and a posterior where there is one.
+
+    ``own_entries``, how many each owner has in each relation, stay with their owners; they are counted
+    where intervals were asked for.
+    """
 
     model: Several
     history: tuple[Info, ...]
     posterior: Any = None
+    own_entries: tuple[Array | None, ...] = ()
 
 
 def carry_out_coupled(
@@ -411,8 +423,9 @@ def carry_out_coupled(
     site.forget()
     made = drawn.made
     several: Several = made.model
-    models = []
+    models, entries = [], list[Array | None]()
     for part, (model, prior) in enumerate(zip(several.models, several.own_priors, strict=True)):
+        entries.append(_own_entries(plan.task.facts.parts[part], several.errors_of(part), site, part))
         if prior is None:
             models.append(model)
             continue
@@ -420,4 +433,10 @@ def carry_out_coupled(
         expected = prior if means is None else prior_with_means(means, prior, model, site)
         models.append(solve_own(model, expected, site.parts[part]))
     filled = replace(several, models=tuple(models))
-    return CoupledFit(filled, drawn.history, made.posterior)
+    return CoupledFit(filled, drawn.history, made.posterior, tuple(entries))
+
+
+def _own_entries(facts: Facts, errors: Any, site: RelationSites, part: int) -> Array | None:
+    if errors is None or facts.local is None:
+        return None
+    return OwnEntriesQuery(facts.local, facts.sizes[facts.local]).answer(site.parts[part])

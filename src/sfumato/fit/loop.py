@@ -10,6 +10,7 @@ from sfumato.solvers.protocol import Info
 
 State = TypeVar("State")
 Progress = Callable[[int, int, Info], None]  # rounds done, rounds in all, what the last one reported
+Watch = Progress | bool | None  # of an estimator: True for a bar, on a terminal or in a notebook
 Answer = Callable[[Any], Any]  # a query's answer, whoever gives it
 
 

@@ -42,6 +42,37 @@ def choose_rank(
 
     The bound prefers too few components to too many where the data are sparse: what they do not show
     is not there. It looks at the data, so a private fit must not use it.
+
+    Parameters
+    ----------
+    relations : Relations or mapping
+        The tensors by name.
+    ranks : sequence of int
+        Those to try.
+    solver : Variational or None
+        With settings of your own.
+    starts : int
+        Random starts for each rank.
+    seed : int
+        Of the starts.
+    threads : int
+        For each fit.
+
+    Returns
+    -------
+    RankChoice
+        The ``best`` rank, and the ``bounds`` of all.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> rng = np.random.default_rng(0)
+    >>> users, words = rng.gamma(0.3, size=(40, 2)), rng.gamma(0.3, size=(30, 2))
+    >>> posts = sf.read(
+    ...     rng.poisson(8 * users @ words.T).astype(float), modes=["user", "word"]
+    ... )
+    >>> sf.choose_rank({"posts": posts}, range(1, 4)).best
+    2
     """
     method = Variational() if solver is None else solver
     if not isinstance(method, Variational):

@@ -35,6 +35,7 @@ class OwnRows:
     mode: int
     modes: tuple[Mode, ...]
     model: Multilinear
+    entries: Array  # how many each owner brings
 
 
 def derived_prior(model: Multilinear, mode: int, scatter: float) -> OwnPrior:
@@ -74,7 +75,12 @@ def solve_for_owners(
     An entry with a label that the model does not know is an error, or left out.
     """
     tensor = among_levels(modes, prior.mode, own, model.dtype, skip_unknown=skip_unknown)
-    return OwnRows(prior.mode, tensor.modes, with_own_rows(model, prior, tensor, threads))
+    solved = with_own_rows(model, prior, tensor, threads)
+    return OwnRows(prior.mode, tensor.modes, solved, _brought(tensor, prior.mode))
+
+
+def _brought(tensor: SparseTensor, mode: int) -> Array:
+    return np.bincount(tensor.coordinates[mode], minlength=tensor.shape[mode])
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +127,8 @@ def solve_for_owners_of_several(
     if means is not None and told:
         prior = prior_with_means(means, prior, empty, site)
     held = site.parts[part]
-    return OwnRows(mode, held.tensor.modes, solve_own(empty, prior, held))
+    solved = solve_own(empty, prior, held)
+    return OwnRows(mode, held.tensor.modes, solved, _brought(held.tensor, mode))
 
 
 def _of_owners(

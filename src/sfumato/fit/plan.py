@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from sfumato.checks import check_count, check_seed
 from sfumato.errors import BudgetError
+from sfumato.markup import snippet
 from sfumato.models.shape import Shape
 from sfumato.privacy.accounting import calibrate, covers, epsilon_of, rho_of
 from sfumato.privacy.budgets import ZCDP, Budget
@@ -21,6 +22,7 @@ from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.events import Composed, Event, GaussianEvent, PureEvent
 from sfumato.privacy.guarantee import HOLDER_IS_TRUSTED, Guarantee
 from sfumato.privacy.ledger import Charge, Ledger
+from sfumato.privacy.odds import Odds, curve_points
 from sfumato.privacy.sampling import SAMPLERS
 from sfumato.privacy.units import AnyUnit
 from sfumato.records import record
@@ -56,6 +58,10 @@ class Plan(Generic[_Shape]):
     def rounds(self) -> int:
         """Questions put to the data, over all starts."""
         return self.starts * int(self.solver.rounds(self.shape))
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return snippet("Plan", [("will fit", self.explain())])
 
     def explain(self) -> str:
         """The plan in words."""
@@ -194,11 +200,21 @@ class PrivatePlan(Generic[_Task]):
         """What to warn of before the fit, from public numbers alone."""
         return caveats(self.budget, self.task.unit, self.task.units)
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        first, *rest = self.explain().splitlines()
+        return snippet("Private plan", [("will fit", first), *(("", line.strip()) for line in rest)])
+
     def explain(self) -> str:
         """The plan in words."""
         lines = [f"{self.task.in_words}, within {self.budget} for {self.task.promise.unit}."]
         lines += [f"  {line}" for line in self.task.settings_in_words]
         return "\n".join([*lines, *_draws_in_words(self.charges)])
+
+    @property
+    def odds(self) -> Odds:
+        """What somebody who suspects something of a unit could learn of it, with noise nobody knows."""
+        return self.guarantee(Ledger(self.task.unit), Entropy()).odds()
 
     def guarantee(self, ledger: Ledger, entropy: Entropy) -> Guarantee:
         """What the release promises, with noise from there."""
@@ -206,8 +222,10 @@ class PrivatePlan(Generic[_Task]):
         said = {part.name: getattr(promise, part.name) for part in fields(Promise)}
         said["assumptions"] = (*promise.assumptions, *ledger.account.assumptions)
         spent, claimed = spending(self.event, self.budget, ledger), said.pop("claimed")
+        spent["curve"] = curve_points(self.event, spent["delta"])
+        spent["draws"] = _draws(self.charges)
         if claimed is not None:
-            spent |= {"epsilon": claimed, "total_epsilon": None}
+            spent |= {"epsilon": claimed, "total_epsilon": None, "curve": ()}
         said |= {"seeded": entropy.seeded, "sampler": SAMPLERS[entropy.sampler]}
         return Guarantee(**spent, **said, warnings=self.caveats)
 
@@ -242,9 +260,12 @@ def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, A
         return alone
     account = ledger.account
     total = inf if account.doubtful else account.epsilon(delta)
+    last = account.charges[-1].period if account.charges else ""
     return {
         **alone,
         "ledger": ledger.path.name,
+        "period": last or None,
+        "apart": len(account.periods) or None,
         "fits": account.fits,
         "total_epsilon": total if total < inf else None,
         "odometer_epsilon": account.telling_odometer(delta) if account.fits > 1 else None,
@@ -253,6 +274,14 @@ def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, A
 
 
 # -- draws in words -------------------------------------------------------------------------------
+
+
+def _draws(charges: tuple[Charge, ...]) -> tuple[tuple[str, int, float], ...]:
+    """What is drawn for what, how often, and with which share of the budget."""
+    drawn: defaultdict[str, list[float]] = defaultdict(list)
+    for charge, share in zip(charges, _budget_shares(charges), strict=True):
+        drawn[charge.label].append(share)
+    return tuple((label, len(shares), float(f"{sum(shares):.4g}")) for label, shares in drawn.items())
 
 
 _CHARGED = "charged"  # what a draw beside others costs, which its share of the budget says

@@ -13,7 +13,7 @@ it depends on how much the others have found: a fixed point, zero where the data
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import floor, inf, log2, sqrt
 from typing import NamedTuple
 
@@ -138,7 +138,7 @@ def expected_open(outlook: Outlook) -> Outcome:
     Where there are owners' rows and columns of one other mode, presence shows columns as it does to
     moments.
     """
-    outlook = replace(outlook, facts=replace(outlook.facts, unit=Entry(), local=None, trust=Trust()))
+    outlook = _opened(outlook)
     still = dict.fromkeys(range(len(outlook.levels)), np.zeros(1))
     shown = np.zeros(len(outlook.levels))
     if len(outlook.timeless) == 2:
@@ -147,6 +147,18 @@ def expected_open(outlook: Outlook) -> Outcome:
         )
     lost, explained = _settled(outlook, _Noise(still, still), outlook.profile.components, shown)
     return Outcome(outlook.unexplained(lost) - explained, explained)
+
+
+def expected_open_biases(outlook: Outlook) -> Outcome:
+    """What to expect of biases without privacy."""
+    outlook = _opened(outlook)
+    still = dict.fromkeys(range(len(outlook.levels)), np.zeros(1))
+    return Outcome(outlook.unexplained(_lost_biases(outlook, still)))
+
+
+def _opened(outlook: Outlook) -> Outlook:
+    """The same data where nothing is protected."""
+    return replace(outlook, facts=replace(outlook.facts, unit=Entry(), local=None, trust=Trust()))
 
 
 def _constant_error(outlook: Outlook, solver: PrivateConstant | PrivateBiases, share: float) -> float:
@@ -318,6 +330,7 @@ def _factors(facts: Facts, budget: Budget | ZCDP) -> str:
     return "moments" if serves_moments(facts, budget) and not several else "alternating"
 
 
+@lru_cache(maxsize=256)  # asked for by who chooses a method, and by who says what to expect of it
 def forecast(
     facts: Facts,
     budget: Budget | ZCDP,

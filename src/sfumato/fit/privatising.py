@@ -287,25 +287,51 @@ def privatise(
 
     Parameters
     ----------
-    data : the entries. Which cells have one is public, unless a ``grid`` hides it.
-    epsilon, delta : what one unit may be told by. A delta is of use only where a unit has many values.
-    unit : "value" (one value, replaced by any other within the bounds), "event" (a count becomes one
+    data : SparseTensor
+        The entries. Which cells have one is public, unless a ``grid`` hides it.
+    epsilon, delta : float
+        What one unit may be told by. A delta is of use only where a unit has many values.
+    unit : str or unit
+        "value" (one value, replaced by any other within the bounds), "event" (a count becomes one
         larger or smaller), or the name of a mode: all values of one user, say.
-    bounds : the lowest and the highest value possible, public; by default those of the data's own
+    bounds : pair of float or None
+        The lowest and the highest value possible, public; by default those of the data's own
         ``bounds``. Values beyond are clipped. Events need none.
-    step : the public distance of values from each other; 1 by default, and then they have to be whole.
-    max_entries : of a mode's unit, how many entries of one level leave; a random choice where it has
-        more.
-    channel : "response", "geometric", "gaussian", or "auto": the one that lets most through.
-    typical : a mean and a spread that everyone knows values to have about; the channel is chosen for it.
-    grid : declares all cells of these labels, by mode, to be possible, and a cell without an entry to be
-        zero: every cell gets a noisy value, so that nobody sees which have an entry. ``True`` for the
-        labels that the data have.
-    duplicates : what to do with several entries at one cell.
-    key : 32 secret bytes (:func:`sfumato.new_noise_key`): the same entries, settings and key give the
+    step : float or None
+        The public distance of values from each other; 1 by default, and then they have to be whole.
+    max_entries : int or None
+        Of a mode's unit, how many entries of one level leave; a random choice where it has more.
+    channel : str
+        "response", "geometric", "gaussian", or "auto": the one that lets most through.
+    typical : pair of float or None
+        A mean and a spread that everyone knows values to have about; the channel is chosen for it.
+    grid : mapping or bool
+        Declares all cells of these labels, by mode, to be possible, and a cell without an entry to
+        be zero: every cell gets a noisy value, so that nobody sees which have an entry. ``True`` for
+        the labels that the data have.
+    duplicates : str
+        What to do with several entries at one cell.
+    key : bytes or None
+        32 secret bytes (:func:`sfumato.new_noise_key`): the same entries, settings and key give the
         noise again that they gave before, and are charged once.
-    ledger, limit : as of :class:`Privacy`.
-    seed : for experiments: the result is marked as not private.
+    ledger, limit
+        As of :class:`Privacy`.
+    seed : int or None
+        For experiments: the result is marked as not private.
+    sampler : str
+        Who draws exact noise, as of :class:`Privacy`.
+
+    Returns
+    -------
+    Privatised
+        The entries with what their values have passed.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> noisy = sf.privatise(sf.synthetic.ratings_like(30, 20, 5, 400), epsilon=3)
+    >>> print(noisy.passed[0].in_words)
+    randomised response among 1, 2, 3, 4, 5: the truth with probability 0.834
     """
     check_tensor(data)
     check_seed(**given(seed=seed))
@@ -344,7 +370,23 @@ def _secret(key: bytes | None, digest: bytes) -> bytes | None:
 
 
 def new_noise_key() -> bytes:
-    """A key for :func:`privatise`: keep it as secret as the data."""
+    """A key for :func:`privatise`: keep it as secret as the data.
+
+    Returns
+    -------
+    bytes
+        32 of them, drawn by the system.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> key, ratings = sf.new_noise_key(), sf.synthetic.ratings_like(30, 20, 5, 400)
+    >>> first, second = (
+    ...     sf.privatise(ratings, epsilon=3, key=key) for _ in range(2)
+    ... )
+    >>> bool((first.tensor.values == second.tensor.values).all())
+    True
+    """
     return os.urandom(SECRET)
 
 

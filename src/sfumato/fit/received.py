@@ -93,14 +93,15 @@ def _together(
         seeded=any(one.seeded for one in each),
         assumptions=tuple(dict.fromkeys(said for one in each for said in one.assumptions)),
         warnings=tuple(dict.fromkeys(said for one in each for said in one.warnings)),
-        **(_NO_LEDGER if len(each) > 1 else {}),
+        **(_OF_ONE_FILE if len(each) > 1 else {}),
     )
 
 
-_NO_LEDGER: dict[str, Any] = {
+_OF_ONE_FILE: dict[str, Any] = {
     "ledger": None,
     "fits": None,
     "total_epsilon": None,
     "odometer_epsilon": None,
     "ledger_limit": None,
+    "curve": (),  # of one file; together they have no more than their sum
 }

@@ -309,6 +309,4 @@ def carry_out_search(
     if drawn is None:
         raise DivergedError("the private fits left the range of floating-point numbers")
     # Own rows are solved from all entries of their owner: they are not part of the release.
-    own = drawn.localised(Local(Site(tensor, threads)))
-    made = drawn.made
-    return Found(best, PrivateFit(own, drawn.history, made.own_prior, made.posterior))
+    return Found(best, drawn.filled(Local(Site(tensor, threads)), search.facts.local))

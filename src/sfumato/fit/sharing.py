@@ -24,7 +24,33 @@ _LEAST_LEVELS = 2
 class Sharing:
     """What a site is expected to reach with the others and alone.
 
-    Errors are over the standard deviation of the values. ``people`` and ``entries`` are the site's own.
+    Errors are over the standard deviation of the values.
+
+    Parameters
+    ----------
+    together : Expectation
+        What a private fit over all sites is expected to reach.
+    alone : float
+        Error of the site's own data.
+    people, entries : int
+        The site's own.
+    sites : int
+        How many there are.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> trust = sf.Trust("one owner", sites=10)
+    >>> public = sf.Public(entries=800_000, units=6040, labels=True)
+    >>> privacy = sf.Privacy(
+    ...     10, 1e-4, unit="entry", local="user", public=public, trust=trust
+    ... )
+    >>> plan = sf.CP(privacy=privacy).plan(
+    ...     [sf.Mode("user", 6040), sf.Mode("item", 3706)], bounds=(1, 5)
+    ... )
+    >>> found = sf.sharing(plan.task.facts, plan.budget)
+    >>> found.pays, found.people, found.entries
+    (True, 604, 80000)
     """
 
     together: Expectation
@@ -44,7 +70,20 @@ class Sharing:
         return abs(self.together.rmse / self.alone - 1) > self.together.width
 
     def in_words(self, scale: float = 1.0, owners: str = "levels") -> str:
-        """A sentence or two; ``scale`` is the standard deviation of the values."""
+        """A sentence or two.
+
+        Parameters
+        ----------
+        scale : float
+            Standard deviation of the values.
+        owners : str
+            What people are called.
+
+        Returns
+        -------
+        str
+            For a person.
+        """
         verdict = {
             (True, True): "is expected to pay",
             (True, False): "is expected to pay, if barely,",
@@ -69,9 +108,47 @@ def sharing(
 ) -> Sharing:
     """Compare a private fit over the sites of ``facts.trust`` with a site's own data, not private.
 
-    The site has an equal part of the entries unless told, and as large a part of the people: levels of
-    the unit's mode, of the one whose rows stay with their owners, or else of the first. ``most`` is the
-    largest rank of the private fit.
+    The site has as large a part of the people as of the entries: of levels of the unit's mode, of the
+    one whose rows stay with their owners, or else of the first.
+
+    Parameters
+    ----------
+    facts : path or mapping
+        What is public, ``task.facts`` of a plan.
+    budget : Budget or ZCDP
+        Of the private fit.
+    entries_of_site : int or None
+        An equal part of them by default.
+    profile : Profile or None
+        What data are assumed to be like.
+    most : int or None
+        Largest rank of the private fit.
+
+    Returns
+    -------
+    Sharing
+        Both errors, and whether it pays.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> trust = sf.Trust("one owner", sites=10)
+    >>> public = sf.Public(entries=800_000, units=6040, labels=True)
+    >>> privacy = sf.Privacy(
+    ...     10, 1e-4, unit="entry", local="user", public=public, trust=trust
+    ... )
+    >>> plan = sf.CP(privacy=privacy).plan(
+    ...     [sf.Mode("user", 6040), sf.Mode("item", 3706)], bounds=(1, 5)
+    ... )
+    >>> print(
+    ...     sf.sharing(
+    ...         plan.task.facts, plan.budget, entries_of_site=80_000
+    ...     ).in_words(owners="users")
+    ... )
+    Sharing is expected to pay, if barely, for a site with 80,000 entries of 604
+        users: RMSE 0.752 with all 10 sites, 0.767 alone and without noise. With
+        the release as prior its own fit (sf.refit) should be no worse than the
+        better of both.
     """
     sites = facts.trust.sites
     if sites < _LEAST_LEVELS:

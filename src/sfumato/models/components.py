@@ -57,9 +57,21 @@ class Components:
 class Matching(NamedTuple):
     """Which found component is which of the reference.
 
-    Component ``i`` of the reference is the found one ``order[i]`` (-1 for none), whose vectors are to
-    be multiplied by ``signs[i]``, a sign for each mode; ``errors[i]`` is the distance that is then left
-    between the unit vectors, the largest over modes (infinite for none).
+    Parameters
+    ----------
+    order : array
+        Component ``i`` of the reference is the found one ``order[i]``, -1 for none.
+    signs : array
+        What its vectors are to be multiplied by, for each mode.
+    errors : array
+        Distance that is then left between the unit vectors, the largest over modes; infinite for none.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> found = sf.match_components(-np.eye(3)[[2, 0]], np.eye(3))
+    >>> found.order, found.errors
+    (array([ 1, -1,  0]), array([ 0., inf,  0.]))
     """
 
     order: NDArray[np.intp]
@@ -72,6 +84,25 @@ def match_components(found: Array | Sequence[Array], reference: Array | Sequence
 
     Each is a matrix with a component in every row, or for an asymmetric tensor one such matrix for each
     mode. Lengths play no part.
+
+    Parameters
+    ----------
+    found, reference : array or sequence of array
+        A matrix, or one for each mode.
+
+    Returns
+    -------
+    Matching
+        An order, signs, and the distances that are left.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> truth = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 2)))[0].T
+    >>> tensor = np.einsum("r,ri,rj,rk->ijk", [2.0, 1.0], truth, truth, truth)
+    >>> found = sf.PowerMethod(2).fit(tensor)
+    >>> bool((sf.match_components(found.components_, truth).errors < 1e-6).all())
+    True
     """
     from scipy.optimize import linear_sum_assignment
 

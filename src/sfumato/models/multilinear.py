@@ -58,10 +58,12 @@ class Multilinear(ABC):
 
     @property
     def order(self) -> int:
+        """Number of modes."""
         return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Of all parameters."""
         return self.rows.dtype
 
     @property
@@ -75,10 +77,12 @@ class Multilinear(ABC):
 
     @property
     def factors(self) -> tuple[Array, ...]:
+        """The factor of each mode, a row for each level."""
         return tuple(self.rows[self.span(m), : self.ranks[m]] for m in range(self.order))
 
     @property
     def mode_biases(self) -> tuple[Array, ...]:
+        """The biases of each mode."""
         return tuple(self.biases[self.span(m)] for m in range(self.order))
 
     @property
@@ -114,6 +118,7 @@ class Multilinear(ABC):
         return (self.rows, self.biases, self.free_core)
 
     def with_mean(self, mean: float) -> Self:
+        """The same with another mean."""
         return replace(self, mean=float(mean))
 
     def with_rows(self, mode: int, rows: Array, biases: Array) -> Self:
@@ -172,6 +177,7 @@ class Multilinear(ABC):
         """Dense values, without mean and biases, of some rows of each mode."""
 
     def bias_sum(self, coordinates: Array) -> Array:
+        """Mean and biases at the given entries."""
         total: Array = sum(b[levels] for b, levels in zip(self.mode_biases, coordinates, strict=True))
         return total
 
@@ -184,7 +190,20 @@ class Multilinear(ABC):
     # -- values ---------------------------------------------------------------------------------
 
     def predict(self, coordinates: Array, *, threads: int = 1) -> Array:
-        """Values at the entries ``coordinates[:, e]``."""
+        """Values at the entries ``coordinates[:, e]``.
+
+        Parameters
+        ----------
+        coordinates : array
+            A row for each mode, a column for each cell.
+        threads : int
+            How many.
+
+        Returns
+        -------
+        array
+            One for each cell.
+        """
         given = np.asarray(coordinates)
         if given.ndim != 2 or given.shape[0] != self.order:
             raise SettingError(f"coordinates need shape ({self.order}, entries), got {given.shape}")
@@ -209,7 +228,18 @@ class Multilinear(ABC):
         return out
 
     def block(self, levels: Sequence[Array | Sequence[int] | slice]) -> Array:
-        """Dense values on a grid: some levels of each mode (a list of them, or a slice)."""
+        """Dense values on a grid: some levels of each mode (a list of them, or a slice).
+
+        Parameters
+        ----------
+        levels : sequence of array, sequence of int or slice
+            Of each mode.
+
+        Returns
+        -------
+        array
+            Of as many dimensions as there are modes.
+        """
         chosen = [np.arange(n)[part] for n, part in zip(self.shape, levels, strict=True)]
         cells = int(np.prod([len(c) for c in chosen], dtype=np.int64))
         if cells > _MAX_DENSE_CELLS:
@@ -229,7 +259,20 @@ class Multilinear(ABC):
         return self.block([slice(None)] * self.order)
 
     def along(self, mode: int, fixed: Sequence[int]) -> Array:
-        """Values of every level of a mode, the other modes' levels fixed (``fixed[mode]`` unused)."""
+        """Values of every level of a mode, the other modes' levels fixed (``fixed[mode]`` unused).
+
+        Parameters
+        ----------
+        mode : int
+            Its position.
+        fixed : sequence of int
+            A level of each mode.
+
+        Returns
+        -------
+        array
+            One value for each level.
+        """
         cells = np.repeat(np.asarray(fixed, np.int32)[:, None], self.shape[mode], axis=1)
         cells[mode] = np.arange(self.shape[mode])
         return self.predict(cells)
@@ -238,7 +281,23 @@ class Multilinear(ABC):
 @record
 @dataclass(frozen=True, eq=False)
 class CPModel(Multilinear):
-    """CANDECOMP/PARAFAC: ``value = sum_r prod_m factor_m[i_m, r]``."""
+    """CANDECOMP/PARAFAC: ``value = sum_r prod_m factor_m[i_m, r]``.
+
+    Parameters
+    ----------
+    shape, ranks : tuple of int
+        Levels of each mode, and columns of its factor.
+    mean, rows, biases : float or array
+        Arrays as fits keep them: see :meth:`from_factors`.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> factors = [np.array([[1.0], [2.0]]), np.array([[3.0], [4.0], [5.0]])]
+    >>> sf.CPModel.from_factors(factors, mean=1.0).to_dense()
+    array([[ 4.,  5.,  6.],
+           [ 7.,  9., 11.]])
+    """
 
     @classmethod
     def zeros(cls, shape: Sequence[int], rank: int, dtype: DTypeLike = np.float64) -> CPModel:
@@ -251,7 +310,22 @@ class CPModel(Multilinear):
     def from_factors(
         cls, factors: Sequence[Array], *, mean: float = 0.0, biases: Sequence[Array] | None = None
     ) -> CPModel:
-        """A model that copies the given factors (n_m x rank each)."""
+        """A model that copies the given factors (n_m x rank each).
+
+        Parameters
+        ----------
+        factors : sequence of array
+            One for each mode.
+        mean : float
+            Added to all values.
+        biases : sequence of array or None
+            A vector for each mode.
+
+        Returns
+        -------
+        CPModel
+            With copies of these.
+        """
         columns = tuple(f.shape[1] for f in factors)
         if len(set(columns)) > 1:
             raise SettingError(f"the factors of a CP model have equal columns, got {columns}")
@@ -261,6 +335,7 @@ class CPModel(Multilinear):
 
     @property
     def rank(self) -> int:
+        """Number of components."""
         return self.ranks[0]
 
     @property
@@ -338,13 +413,30 @@ class CPModel(Multilinear):
         return CPModel.from_factors(factors, mean=self.mean, biases=self.mode_biases)
 
     def to_tucker(self) -> TuckerModel:
+        """The Tucker model with the same values, of a superdiagonal core."""
         return TuckerModel.from_factors(self.factors, self.core, mean=self.mean, biases=self.mode_biases)
 
 
 @record
 @dataclass(frozen=True, eq=False)
 class TuckerModel(Multilinear):
-    """Tucker: a small core tensor, multiplied along each mode by a factor."""
+    """Tucker: a small core tensor, multiplied along each mode by a factor.
+
+    Parameters
+    ----------
+    shape, ranks : tuple of int
+        Levels of each mode, and columns of its factor.
+    mean, rows, biases, flat_core : float or array
+        Arrays as fits keep them: see :meth:`from_factors`.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> factors = [np.array([[1.0], [2.0]]), np.array([[3.0], [4.0], [5.0]])]
+    >>> sf.TuckerModel.from_factors(factors, core=np.array([[10.0]])).to_dense()
+    array([[ 30.,  40.,  50.],
+           [ 60.,  80., 100.]])
+    """
 
     flat_core: Array
 
@@ -367,7 +459,24 @@ class TuckerModel(Multilinear):
         mean: float = 0.0,
         biases: Sequence[Array] | None = None,
     ) -> TuckerModel:
-        """A model that copies the given factors (n_m x rank_m) and core (rank_0 x rank_1 x ..)."""
+        """A model that copies the given factors (n_m x rank_m) and core (rank_0 x rank_1 x ..).
+
+        Parameters
+        ----------
+        factors : sequence of array
+            One for each mode.
+        core : array
+            As many dimensions as modes.
+        mean : float
+            Added to all values.
+        biases : sequence of array or None
+            A vector for each mode.
+
+        Returns
+        -------
+        TuckerModel
+            With copies of these.
+        """
         if core.shape != tuple(f.shape[1] for f in factors):
             raise SettingError(
                 f"a core of shape {core.shape} does not fit factors of "

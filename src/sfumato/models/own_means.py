@@ -86,6 +86,13 @@ class OwnMeans:
     columns: Array | None
     own: OwnNumbers | None
 
+    @property
+    def size(self) -> int:
+        """Numbers of one owner."""
+        if self.own is not None:
+            return self.own.size
+        return 0 if self.columns is None else int(self.columns.shape[1])
+
     # -- as it is written -----------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any] | None:

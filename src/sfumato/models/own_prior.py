@@ -35,6 +35,17 @@ class Pull(NamedTuple):
 
 
 @record
+class Certainty(NamedTuple):
+    """How far noise may have moved what was released: the model's mean, and the scatter.
+
+    Standard deviations, and as much again where a number is assumed that may be anything.
+    """
+
+    mean: float
+    scatter: float
+
+
+@record
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OwnPrior:
     """What an own row is expected to be, and how far an entry can be trusted. Public.
@@ -54,6 +65,7 @@ class OwnPrior:
     row_noise : for each mode the variances of its rows' columns, or None. Unlike a doubt, which is
         about an entry's value, they lengthen the designs of a row: they act as a ridge that grows with
         the row's entries. Empty where there are none.
+    certainty : how far mean and scatter can be trusted, or None where nothing was learnt of them.
     means : what other tables say of the rows: for each of them the means of its columns, or None. They
         add to all other means. Held where the rows are, and never written: they may be made of their
         owners' own entries.
@@ -68,6 +80,7 @@ class OwnPrior:
     scatter: float
     doubts: tuple[Array | None, ...] = ()
     row_noise: tuple[RowNoise | None, ...] = ()
+    certainty: Certainty | None = None
     means: Array | None = None
 
     def check(self, sizes: Sequence[int], ranks: Sequence[int]) -> None:
@@ -87,6 +100,10 @@ class OwnPrior:
             np.shape(self.pull) == (2, ranks[self.mode]) and np.isfinite(self.pull).all()
         ):
             raise SettingError("what pulls own rows must be two finite numbers for each column")
+        if self.certainty is not None and not (
+            np.isfinite(self.certainty).all() and min(self.certainty) >= 0
+        ):
+            raise SettingError("errors of mean and scatter must be numbers of zero or more")
         if self.means is not None and not (
             np.shape(self.means) == (sizes[self.mode], ranks[self.mode])
             and np.isfinite(self.means).all()
@@ -113,6 +130,8 @@ class OwnPrior:
             "mean": float(self.mean),
             "bias_precision": bias_precision,
             "scatter": float(self.scatter),
+            "mean_error": None if self.certainty is None else float(self.certainty.mean),
+            "scatter_error": None if self.certainty is None else float(self.certainty.scatter),
         }
 
     def tensors(self) -> dict[str, Array]:
@@ -135,6 +154,10 @@ class OwnPrior:
     ) -> OwnPrior:
         """What :meth:`to_json` and :meth:`tensors` gave, for a model with so many modes."""
         bias_precision = numbers["bias_precision"]
+        mean_error, scatter_error = numbers.get("mean_error"), numbers.get("scatter_error")
+        certainty = None
+        if mean_error is not None and scatter_error is not None:  # an earlier version has none
+            certainty = Certainty(float(mean_error), float(scatter_error))
         doubts = tuple(tensors.get(f"own_doubts_{m}") for m in range(order))
         row_noise = tuple(
             RowNoise(tensors[f"own_noise_levels_{m}"], tensors[f"own_noise_columns_{m}"])
@@ -152,4 +175,5 @@ class OwnPrior:
             scatter=float(numbers["scatter"]),
             doubts=doubts if any(doubt is not None for doubt in doubts) else (),
             row_noise=row_noise if any(noise is not None for noise in row_noise) else (),
+            certainty=certainty,
         )

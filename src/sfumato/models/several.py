@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sfumato.models.doubts import Errors
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_means import OwnMeans
 from sfumato.models.own_prior import OwnPrior
@@ -18,11 +19,13 @@ class Several:
 
     ``own_priors`` say how owners solve their rows, where these stay with them, and ``own_means`` what is
     expected of them by their entries in other relations; those rows are zero in what is released.
+    ``errors`` are what intervals are made of, where they were asked for.
     """
 
     models: tuple[Multilinear, ...]
     own_priors: tuple[OwnPrior | None, ...]
     own_means: tuple[OwnMeans | None, ...] = ()
+    errors: tuple[Errors | None, ...] = ()
 
     @property
     def parameters(self) -> tuple[Array, ...]:
@@ -32,6 +35,10 @@ class Several:
     def means_of(self, part: int) -> OwnMeans | None:
         """How owners find what other relations say of their rows in one, where these say something."""
         return self.own_means[part] if self.own_means else None
+
+    def errors_of(self, part: int) -> Errors | None:
+        """What intervals of one relation are made of, where they were asked for."""
+        return self.errors[part] if self.errors else None
 
     def predict(self, part: int, coordinates: Array, *, threads: int = 1) -> Array:
         """Values of one relation at the entries ``coordinates[:, e]``."""

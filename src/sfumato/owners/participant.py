@@ -428,9 +428,8 @@ class Participant:
                     return Differs()
                 model, prior = self._adopted(_model_of(made), told.parameters, "models")
                 made = replace(made, model=model, own_prior=prior)
-            self.made = PrivateFit(
-                self._with_own_rows(made.model, made.own_prior), (), made.own_prior, made.posterior
-            )
+            model = self._with_own_rows(made.model, made.own_prior)
+            self.made = PrivateFit(model, (), made.own_prior, made.posterior, told=made.told)
         return Ended()
 
     def _with_own_rows(self, model: Multilinear, prior: OwnPrior | None) -> Multilinear:

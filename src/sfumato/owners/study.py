@@ -53,12 +53,30 @@ class Study:
 
     Parameters
     ----------
-    model, settings : the estimator that the release is of, and its settings.
-    plan : the calibrated plan.
-    labels : of each mode, in order; None where they are the level numbers, and for owners who are not
+    model, settings : str or mapping
+        The estimator that the release is of, and its settings.
+    plan : PrivatePlan
+        The calibrated plan.
+    labels : tuple of tuple of str or int or None
+        Of each mode, in order; None where they are the level numbers, and for owners who are not
         listed.
-    members : who takes part.
-    version : of sfumato; others may work out other questions.
+    members : tuple of Member
+        Who takes part.
+    version : str
+        Of sfumato; others may work out other questions.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> public = sf.Public(labels={"item": range(20)})
+    >>> privacy = sf.Privacy(1.0, unit="entry", local="user", public=public)
+    >>> sites = {"north": 40, "south": 40}
+    >>> study = sf.make_study(
+    ...     sf.CP(privacy=privacy), ["user", "item"], sites, bounds=(1, 5)
+    ... )
+    >>> file = study.save("study.sfs")
+    >>> sf.Study.read(file).digest == study.digest, study.sites
+    (True, ('north', 'south'))
     """
 
     model: str
@@ -72,10 +90,12 @@ class Study:
 
     @property
     def facts(self) -> Facts:
+        """What is public of the fit."""
         return self.plan.task.facts
 
     @property
     def sites(self) -> tuple[str, ...]:
+        """Names of those who take part."""
         return tuple(member.name for member in self.members)
 
     @cached_property
@@ -84,6 +104,18 @@ class Study:
         return sha256(to_wire(self)).hexdigest()
 
     def member(self, name: str) -> Member:
+        """Who has this name.
+
+        Parameters
+        ----------
+        name : str
+            Of a site.
+
+        Returns
+        -------
+        Member
+            What is agreed on for it.
+        """
         found = [member for member in self.members if member.name == name]
         if not found:
             raise SettingError(f"{shown(name)} takes no part in this study: {', '.join(self.sites)} do")
@@ -150,7 +182,18 @@ class Study:
     # -- files ------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the file that everybody who takes part needs."""
+        """Write the file that everybody who takes part needs.
+
+        Parameters
+        ----------
+        path : path
+            Where to.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         target = as_path("study", path)
         draft = target.with_name(f".{target.name}.{os.getpid()}")
         try:
@@ -163,7 +206,18 @@ class Study:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Study:
-        """A study from its file, checked."""
+        """A study from its file, checked.
+
+        Parameters
+        ----------
+        path : path
+            Where it lies.
+
+        Returns
+        -------
+        Study
+            As it was agreed on.
+        """
         source = as_path("study", path)
         try:
             if source.stat().st_size > _LARGEST:

@@ -31,10 +31,12 @@ import numpy as np
 
 from sfumato.checks import wrong
 from sfumato.errors import SfumatoError
+from sfumato.models.doubts import Doubts, Errors
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_means import OwnMeans
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.protocol import Model
+from sfumato.models.told import Told
 from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
@@ -82,13 +84,18 @@ class Finished(Generic[_Model_co]):
     ``posterior`` is what a Bayesian solver knows beyond the model. ``own_prior`` is how owners solve
     their own rows, which are zero in the model; it is part of a release, a function of what was released
     and of public numbers alone. ``own_means`` is how owners find, from their entries in other relations,
-    what is expected of their rows.
+    what is expected of their rows. ``doubts`` is what a private solver knows of its own errors, where it
+    does, and ``errors`` what intervals are made of, where they were asked for: both are released. So is
+    ``told``, what an update goes on from, where a solver has it.
     """
 
     model: _Model_co
     posterior: Model | None = None
     own_prior: OwnPrior | None = None
     own_means: OwnMeans | None = None
+    doubts: Doubts | None = None
+    errors: Errors | None = None
+    told: Told | None = None
 
 
 # -- queries --------------------------------------------------------------------------------------
@@ -187,20 +194,26 @@ class Solver(Protocol[State, _Shape_contra]):
     name: ClassVar[str]
 
     @property
-    def tolerance(self) -> float | None: ...
+    def tolerance(self) -> float | None:
+        """By how little a round has to gain for the fit to stop; None goes on to the end."""
 
     def check(self, shape: _Shape_contra) -> None:
         """Raise a ``SettingError`` for what this solver cannot do; never sees data."""
 
-    def rounds(self, shape: _Shape_contra) -> int: ...
+    def rounds(self, shape: _Shape_contra) -> int:
+        """How often it asks at most."""
 
-    def init(self, run: Run, shape: _Shape_contra) -> State: ...
+    def init(self, run: Run, shape: _Shape_contra) -> State:
+        """Where a fit begins; never sees data."""
 
-    def ask(self, state: State) -> Query: ...
+    def ask(self, state: State) -> Query:
+        """The next question."""
 
-    def update(self, state: State, statistics: Any) -> tuple[State, Info]: ...
+    def update(self, state: State, statistics: Any) -> tuple[State, Info]:
+        """The state after an answer, and what a person wants to see of it."""
 
-    def finish(self, state: State) -> Finished[Any]: ...
+    def finish(self, state: State) -> Finished[Any]:
+        """What was made."""
 
 
 class PrivateSolver(Protocol[State]):
@@ -218,10 +231,12 @@ class PrivateSolver(Protocol[State]):
     always_fits: ClassVar[tuple[str, ...]]  # "mean", "biases", where it fits them asked for or not
 
     @property
-    def exact(self) -> bool: ...
+    def exact(self) -> bool:
+        """Whether all noise comes from exact samplers."""
 
     @property
-    def noise(self) -> float: ...
+    def noise(self) -> float:
+        """What scales all noise."""
 
     def check(self, facts: Facts) -> None:
         """Raise a ``SettingError`` for what this solver cannot do; never sees data."""
@@ -241,13 +256,17 @@ class PrivateSolver(Protocol[State]):
     def adds_up(self, facts: Facts) -> bool:
         """Whether it asks for sums alone, so that several sites can answer."""
 
-    def init(self, run: Run, facts: Facts) -> State: ...
+    def init(self, run: Run, facts: Facts) -> State:
+        """Where a fit begins; never sees data."""
 
-    def ask(self, state: State) -> PrivateQuery: ...
+    def ask(self, state: State) -> PrivateQuery:
+        """The next question."""
 
-    def update(self, state: State, released: Any) -> tuple[State, Info]: ...
+    def update(self, state: State, released: Any) -> tuple[State, Info]:
+        """The state after what was released, and what a person wants to see of it."""
 
-    def finish(self, state: State) -> Finished[Multilinear]: ...
+    def finish(self, state: State) -> Finished[Multilinear]:
+        """What was made."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +288,7 @@ class Silent:
     """
 
     always_fits: ClassVar[tuple[str, ...]] = ()
+    knows_doubts: ClassVar[bool] = False  # whether it finishes with ``doubts``
 
     def assumes(self, facts: Facts) -> tuple[str, ...]:  # noqa: ARG002
         return ()

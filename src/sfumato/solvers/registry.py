@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sfumato.privacy.facts import Facts
     from sfumato.solvers.protocol import PrivateSolver, Wish
 
-Family = Literal["open", "coupled", "private", "private coupled", "as printed"]
+Family = Literal["open", "seen", "coupled", "private", "private coupled", "as printed"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Method:
     ----------
     name : what it is asked for by.
     home : its module inside ``sfumato.solvers``; for an open solver the class as well.
-    families : what it is for: single tensors, several that share modes, private fits of one or of
-        several, papers' claims.
+    families : what it is for: single tensors, those that say what was seen, several that share modes,
+        private fits of one or of several, papers' claims.
     labels : names that its solvers have in a guarantee.
     joint : whether rows can stay with their owners.
     factors : whether it fits factors, or means and biases alone.
@@ -57,6 +57,8 @@ METHODS = (
     Method("sgd", "gradient.sgd:SGD", _OPEN),
     Method("minibatch", "gradient.minibatch:MinibatchSGD", _OPEN),
     Method("sequential", "gradient.sequential:SequentialSGD", _OPEN),
+    Method("seen", "least_squares.seen:SeenALS", ("seen",)),
+    Method("popularity", "least_squares.seen:Popularity", ("seen",)),
     Method("multiplicative", "coupled.multiplicative:Multiplicative", _SEVERAL),
     Method("variational", "coupled.variational:Variational", _SEVERAL),
     Method("langevin", "coupled.langevin:Langevin", ("coupled",)),
@@ -82,6 +84,10 @@ METHODS = (
     Method("pairs", "private.pairs.solver", _PRIVATE, ("private pairs",), joint=True),
     Method("bias", "private.biases", _PRIVATE, ("private biases",), joint=True, factors=False),
     Method("constant", "private.constant", _PRIVATE, ("private constant",), joint=True, factors=False),
+    Method("seen", "private.seen_together", _PRIVATE, ("seen together",), joint=True),
+    Method(
+        "popularity", "private.popularity", _PRIVATE, ("private popularity",), joint=True, factors=False
+    ),
     Method("langevin", "private.langevin.solver", ("private coupled",), ("langevin",), joint=True),
     # Where the first row of a name makes another solver, that one's label has a row of its own.
     Method("gradient", "private.passes", _PRIVATE, ("gradient perturbation, pure passes",)),

@@ -481,14 +481,14 @@ def test_what_is_not_covered_is_not_released(tmp_path):
     assert not (tmp_path / "a").exists()
     seeded.release(tmp_path / "a", force=True)
     assert sf.load(tmp_path / "a").guarantee_.seeded
-    assert "seeded" in (tmp_path / "a" / "guarantee.txt").read_text()
+    assert "seeded" in (tmp_path / "a" / "LABEL.md").read_text()
 
     claimed = fitted(seed=None)
     claimed.guarantee_ = replace(claimed.guarantee_, proven=False)
     with pytest.raises(sf.ReleaseError, match="claimed"):
         claimed.release(tmp_path / "b")
     claimed.release(tmp_path / "b", force=True)
-    assert "CLAIMED" in (tmp_path / "b" / "guarantee.txt").read_text()
+    assert "CLAIMED" in (tmp_path / "b" / "LABEL.md").read_text()
 
 
 def test_the_cap_is_enforced_at_the_data():

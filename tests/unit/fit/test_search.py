@@ -214,7 +214,7 @@ def test_nothing_of_the_runs_is_released_but_the_best(tmp_path):
         made = search([sf.Biases(), sf.Biases(ridge=7.0)], seed=seed, repetitions=3).fit(planted())
         folder = made.release(tmp_path / "release", force=True)
         released.add(tuple(json.loads((folder / "model.json").read_text())))
-        words.add((folder / "guarantee.txt").read_text())
+        words.add((folder / "LABEL.md").read_text())
     assert len(released) == len(words) == 1
 
 

@@ -60,7 +60,32 @@ def record_beside(path: str | os.PathLike[str]) -> Path:
 def write_privatised(
     privatised: Privatised, path: str | os.PathLike[str], value: str = "value"
 ) -> list[Path]:
-    """Write privatised entries as .csv, .tsv or .parquet, with their record; what was written."""
+    """Write privatised entries as .csv, .tsv or .parquet, with their record; what was written.
+
+    Parameters
+    ----------
+    privatised : Privatised
+        What :func:`sfumato.privatise` gave.
+    path : path
+        Ends with .csv, .tsv or .parquet.
+    value : str
+        What the column of values is called.
+
+    Returns
+    -------
+    list of Path
+        The table and its record.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> noisy = sf.privatise(sf.synthetic.ratings_like(30, 20, 5, 400), epsilon=3)
+    >>> [
+    ...     file.name
+    ...     for file in sf.write_privatised(noisy, "noisy.csv", value="rating")
+    ... ]
+    ['noisy.csv', 'noisy.csv.privatised.json']
+    """
     path = as_path("path", path)
     check_text(value=value)
     if len(privatised.passed) != 1 or privatised.has_clean:
@@ -121,7 +146,26 @@ def is_privatised(source: Any) -> bool:
 
 
 def read_privatised(source: str | os.PathLike[str]) -> Privatised:
-    """Entries that were privatised, as :func:`sfumato.privatise` or its command wrote them."""
+    """Entries that were privatised, as :func:`sfumato.privatise` or its command wrote them.
+
+    Parameters
+    ----------
+    source : path
+        The .csv, .tsv or .parquet file; its record lies beside it.
+
+    Returns
+    -------
+    Privatised
+        The entries with what their values have passed.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> noisy = sf.privatise(sf.synthetic.ratings_like(30, 20, 5, 400), epsilon=3)
+    >>> files = sf.write_privatised(noisy, "noisy.csv")
+    >>> sf.read_privatised("noisy.csv").n_entries
+    400
+    """
     from sfumato.data.io.read import read
 
     path = existing_file(source)

@@ -38,21 +38,56 @@ def read(
 ) -> SparseTensor:
     """Read a sparse tensor.
 
-    ``source`` is the path of a .csv, .tsv, .parquet, .arrow, .feather, .xlsx, .tns, .npz, .npy or
-    .mat file (.csv, .tsv and .tns also compressed: .gz, .bz2, .zst, .lz4, or alone in a .zip), a
-    table of pandas, polars or pyarrow, a NumPy array in which NaN means missing, a SciPy sparse
-    matrix or array of which the stored entries count as observed, or a tensor.
+    Parameters
+    ----------
+    source
+        The path of a .csv, .tsv, .parquet, .arrow, .feather, .xlsx, .tns, .npz, .npy or .mat file (.csv,
+        .tsv and .tns also compressed: .gz, .bz2, .zst, .lz4, or alone in a .zip), a table of pandas,
+        polars or pyarrow, a NumPy array in which NaN means missing, a SciPy sparse matrix or array of
+        which the stored entries count as observed, or a tensor.
+    modes : sequence of str or None
+        Of a table the columns that are modes; an array has no columns, and its modes may be named.
+    value : str or None
+        Of a table the column of values.
+    bounds : pair of float or None
+        The lowest and the highest value possible; they are recorded, and judged when a model is fitted,
+        as are duplicates and missing values.
+    bins : mapping or None
+        Cuts columns of times to "hour", "day", "week" or "month".
+    variable : str or None
+        One array of a .npz or .mat file, or one sheet of a .xlsx file.
+    separator : str or None
+        What stands between the columns of a .csv or .tsv file; by default what its header shows: a comma
+        or tab, else one of ``;`` and ``|``.
+    date_format : str or None
+        How times are written if not in the ISO way, "%d/%m/%Y" say.
+    privatised : bool
+        Whether noisy values are to be taken as they are written. A file of them is refused else:
+        :func:`sfumato.read_privatised` reads it.
 
-    For a table ``modes`` and ``value`` name its columns; an array has no columns, and ``modes``
-    may name its modes. ``bins`` cuts columns of times to "hour", "day", "week" or "month";
-    ``date_format`` says how they are written if not in the ISO way, "%d/%m/%Y" say.
-    ``variable`` chooses one array of a .npz or .mat file, or one sheet of a .xlsx file. ``separator``
-    is what stands between the columns of a .csv or .tsv file, by default what its header shows: a comma
-    or tab, else one of ; and |. ``bounds`` are the lowest and the highest value possible; they are
-    recorded, and judged when a model is fitted, as are duplicates and missing values.
+    Returns
+    -------
+    SparseTensor
+        With labels as they were read.
 
-    A file of privatised values is refused (:func:`sfumato.read_privatised` reads it), unless
-    ``privatised`` says that noisy values are to be taken as they are written.
+    Raises
+    ------
+    DataError
+        Says what cannot be read, and where.
+
+    Examples
+    --------
+    >>> import pandas as pd, sfumato as sf
+    >>> rows = {
+    ...     "user": ["ann", "ann", "bob"],
+    ...     "film": ["X", "Y", "X"],
+    ...     "stars": [5, 1, 4],
+    ... }
+    >>> sf.read(
+    ...     pd.DataFrame(rows), modes=["user", "film"], value="stars", bounds=(1, 5)
+    ... )
+    SparseTensor(user 2 x film 2; 3 entries, density 0.75, float64, values in [1,
+        5])
     """
     check_text(**given(value=value, variable=variable))
     check_kind(Mapping | None, "bins by the names of columns", bins=bins)

@@ -106,7 +106,33 @@ def write_completed(
     modes: Sequence[Mode],
     value_name: str = "prediction",
 ) -> None:
-    """Write cells: a column of labels for each mode, then the values."""
+    """Write cells: a column of labels for each mode, then the values.
+
+    Parameters
+    ----------
+    path : path
+        A .csv, .tsv, .parquet, .arrow or .feather file.
+    coordinates : array
+        A row for each mode, a column for each cell.
+    values : array
+        One for each cell.
+    modes : sequence of Mode
+        With the labels that are written.
+    value_name : str
+        What the column of values is called.
+
+    Examples
+    --------
+    >>> import pathlib, sfumato as sf
+    >>> tensor = sf.synthetic.ratings_like(4, 3, 2, 5)
+    >>> sf.write_completed(
+    ...     "cells.csv", tensor.coordinates[:, :2], tensor.values[:2], tensor.modes
+    ... )
+    >>> print(pathlib.Path("cells.csv").read_text())
+    "user","item","day","prediction"
+    "u001","i002","1998-04-02",3
+    "u002","i003","1998-04-01",2
+    """
     write_table(cells_table(coordinates, values, modes, value_name), path)
 
 
@@ -135,7 +161,34 @@ def write_factors(
     format: str = "csv",
     biases: Sequence[NDArray[Any] | None] | None = None,
 ) -> list[Path]:
-    """Write one file per mode: the label, columns f1 to fr, and the bias where there is one."""
+    """Write one file per mode: the label, columns f1 to fr, and the bias where there is one.
+
+    Parameters
+    ----------
+    directory : path
+        Where to; it is made.
+    factors : sequence of array
+        A matrix for each mode, with a row for each level.
+    modes : sequence of Mode
+        With the labels that are written.
+    format : str
+        "csv", "tsv", "parquet" or "arrow".
+    biases : sequence of (array or None)
+        One for each level, of each mode that has them.
+
+    Returns
+    -------
+    list of Path
+        One file for each mode.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> model = sf.CP(rank=2).fit(sf.synthetic.ratings_like(30, 20, 5, 400))
+    >>> files = sf.write_factors("factors", model.model_.factors, model.modes_)
+    >>> [file.name for file in files]
+    ['user.csv', 'item.csv', 'day.csv']
+    """
     check_choice(("csv", "parquet"), format=format)
     folder = as_path("directory", directory)
     _check_lists(modes, factors=factors, **given(biases=biases))

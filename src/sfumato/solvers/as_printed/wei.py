@@ -105,11 +105,38 @@ class ValuesQuery(WholeQuery):
 class PaperInput(_Paper):
     """Algorithm 1: Laplace noise on every observed value, then ordinary completion.
 
-    1, 2.  x' = x + Laplace((x_max - x_min) / epsilon)
-    3.     complete x' by descent
+    .. code-block:: text
+
+        1, 2.  x' = x + Laplace((x_max - x_min) / epsilon)
+        3.     complete x' by descent
 
     ``x_min`` and ``x_max`` are the public bounds; as printed they are the data's own, which leaks them.
-    ``clamp`` is the paper's optional fixed range of the noisy values.
+
+    Parameters
+    ----------
+    descent : SequentialSGD
+        The paper's descent, with its settings.
+    noise : float
+        One over the claimed epsilon.
+    clamp : pair of float or None
+        The paper's optional fixed range of the noisy values.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> privacy = sf.Privacy(
+    ...     3, unit="value", analysis="paper", method=sf.PaperInput()
+    ... )
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(
+    ...     modes, bounds=(1, 5), entries=50_000
+    ... )
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; input
+        perturbation as printed by Wei et al., within epsilon 3 for one observed
+        value.
+      1 x every value, once (claimed: paper W, Algorithm 1): Laplace, noise
+          multiplier 0.333
     """
 
     clamp: tuple[float, float] | None = None
@@ -240,6 +267,7 @@ class _PaperDescent(_Paper):
         return self._started(run, facts)
 
     def query(self, state: Descending, scale: float, row_epsilon: float | None) -> DescentQuery:
+        """What is asked once, of a descent with this much noise."""
         mode = self.noisy_mode(state.shape)
         start = (self.descent, state.shape, state.model, state.seed)
         return DescentQuery(*start, mode, self.clip, scale, row_epsilon)
@@ -256,13 +284,42 @@ class _PaperDescent(_Paper):
 class PaperGradient(_PaperDescent):
     """Algorithm 2: descent entry by entry, noise on one mode's gradient.
 
-    4, 5.  plain steps of the other modes' rows
-    6.     gradient of the chosen row / max(1, its norm / m),  m = ``clip``
-    7, 8.  its step, with noise of density proportional to exp(-epsilon |n| / (2 m))
-    9.     a plain step of the core
+    .. code-block:: text
+
+        4, 5.  plain steps of the other modes' rows
+        6.     gradient of the chosen row / max(1, its norm / m),  m = clip
+        7, 8.  its step, with noise of density proportional to exp(-epsilon |n| / (2 m))
+        9.     a plain step of the core
 
     The gradient that is clipped holds the penalty's part as well, as printed. Departure: where the
     chosen mode is not the last, the modes after it are updated after it, in their order.
+
+    Parameters
+    ----------
+    descent : SequentialSGD
+        The paper's descent, with its settings.
+    noise : float
+        One over the claimed epsilon.
+    mode : str or None
+        That gets noise; by default the last, as in the paper.
+    clip : float
+        m: norm to which gradients are cut.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> privacy = sf.Privacy(
+    ...     3, unit="value", analysis="paper", method=sf.PaperGradient()
+    ... )
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(
+    ...     modes, bounds=(1, 5), entries=50_000
+    ... )
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; gradient
+        perturbation as printed by Wei et al., within epsilon 3 for one observed
+        value.
+      1 x 100 passes (claimed: paper W, Algorithm 2): Pure Pass, epsilon 3
     """
 
     name: ClassVar[str] = "gradient perturbation as printed by Wei et al."
@@ -285,12 +342,42 @@ class PaperGradient(_PaperDescent):
 class PaperOutput(_PaperDescent):
     """Algorithm 3: descent, then noise on every row of one mode.
 
-    1.     descent
-    2, 3.  row + noise of density proportional to exp(-epsilon |n| / (2 tau L eta))
+    .. code-block:: text
+
+        1.     descent
+        2, 3.  row + noise of density proportional to exp(-epsilon |n| / (2 tau L eta))
 
     with tau passes of step eta. L is not printed: here the largest norm of the chosen mode's gradient
     that was met, gradients being clipped to ``clip`` as in Algorithm 2 (infinite: not clipped). It is
     a figure of the data.
+
+    Parameters
+    ----------
+    descent : SequentialSGD
+        The paper's descent, with its settings.
+    noise : float
+        One over the claimed epsilon.
+    mode : str or None
+        That gets noise; by default the last, as in the paper.
+    clip : float
+        Norm to which gradients are cut.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> privacy = sf.Privacy(
+    ...     3, unit="value", analysis="paper", method=sf.PaperOutput()
+    ... )
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(
+    ...     modes, bounds=(1, 5), entries=50_000
+    ... )
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; output
+        perturbation as printed by Wei et al., within epsilon 3 for one observed
+        value.
+      1 x every row of one mode (claimed: paper W, Algorithm 3): Pure Pass,
+          epsilon 3
     """
 
     name: ClassVar[str] = "output perturbation as printed by Wei et al."

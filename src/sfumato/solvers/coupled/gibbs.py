@@ -122,14 +122,34 @@ class Gibbs:
 
     Parameters
     ----------
-    samples, burn_in, thin : of each chain, how many samples are kept, one at every ``thin``-th sweep
-        after ``burn_in`` sweeps.
-    chains : from different random starts; two or more, or they could not be compared.
-    prior_shape, prior_mean : of the Gamma prior on every parameter, one for all or by mode name; None
-        for those that are learnt.
-    shape_prior : shape and rate of the Gamma law of shapes that are learnt. Where data tell little of
-        them, larger ones would make intervals too narrow: factors would be taken for all alike.
-    mean_prior : shape and rate of the Gamma law of one over the means that are learnt.
+    samples, burn_in, thin : int
+        Of each chain, how many samples are kept, one at every ``thin``-th sweep after ``burn_in``
+        sweeps.
+    chains : int
+        From different random starts; two or more, or they could not be compared.
+    prior_shape, prior_mean : float, mapping or None
+        Of the Gamma prior on every parameter, one for all or by mode name; None for those that are
+        learnt.
+    shape_prior : pair of float
+        Shape and rate of the Gamma law of shapes that are learnt. Where data tell little of them,
+        larger ones would make intervals too narrow: factors would be taken for all alike.
+    mean_prior : pair of float
+        Shape and rate of the Gamma law of one over the means that are learnt.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = {"visits": ("user", "place"), "profile": ("user", "interest")}
+    >>> sizes = {"user": 20, "place": 15, "interest": 9}
+    >>> made = sf.synthetic.coupled(modes, sizes, rank=1, missing=0.3)
+    >>> tables = {
+    ...     k: v.tensor.with_values((v.tensor.values**2).round())
+    ...     for k, v in made.items()
+    ... }
+    >>> model = sf.Coupled(1, sf.Gibbs(samples=20, burn_in=20)).fit(tables)
+    >>> value, low, high = model.predict("visits", user=3, place=7, interval=0.9)
+    >>> bool(low <= value <= high)
+    True
     """
 
     samples: int = 150
@@ -145,6 +165,7 @@ class Gibbs:
 
     @property
     def sweeps(self) -> int:
+        """Sweeps of each chain."""
         return self.burn_in + self.samples * self.thin
 
     def rounds(self, shape: Shape | CoupledShape) -> int:

@@ -129,26 +129,52 @@ class Langevin:
 
     Parameters
     ----------
-    model : "normal" (relations of divergence 0) or "poisson" (of divergence 1).
-    samples, burn_in, thin : of each chain, how many samples are kept, one at every ``thin``-th step
-        after ``burn_in`` steps.
-    chains : from different random starts; two or more, or they could not be compared.
-    batch : entries of each relation at every step, drawn with replacement, and as many of the cells
-        that are unknown among zeros; "all" for all of them, None for a quarter of the largest number,
-        at least 1000. Small batches do not pay: noise is drawn for all parameters at every step, and
+    model : str
+        "normal" (relations of divergence 0) or "poisson" (of divergence 1).
+    samples, burn_in, thin : int
+        Of each chain, how many samples are kept, one at every ``thin``-th step after ``burn_in``
+        steps.
+    chains : int
+        From different random starts; two or more, or they could not be compared.
+    batch : int, str or None
+        Entries of each relation at every step, drawn with replacement, and as many of the cells that
+        are unknown among zeros; "all" for all of them, None for a quarter of the largest number, at
+        least 1000. Small batches do not pay: noise is drawn for all parameters at every step, and
         chains move on by kappa in the time of one pass over the entries at best.
-    step, offset, decay : kappa_t = step (1 + t / offset)^-decay, the same as a (b + t)^-c with b =
-        offset, c = decay. None for the preconditioner's usual step and for the burn-in as offset. A
-        decay of 0 keeps steps constant: such a chain samples from a law near the posterior only, the
-        nearer the smaller the step.
-    preconditioner : "none", "rmsprop" or "curvature".
-    prior_shape, prior_mean : Gamma prior of the Poisson model, one for all parameters or by mode name.
-    prior_precision : lambda of the Normal model where it is known, one for all or by mode name.
-    precision_prior, noise_prior : shape and rate of the Gamma laws of lambda and of tau.
-    by_component : whether each component of a mode has a lambda of its own, as in the paper.
-    dispersion : for a single tensor 1 / tau of the Normal model; None to sample it. Relations say
-        their own, None again for one that is sampled.
-    start_scale : of the random start of the Normal model.
+    step, offset, decay : float or None
+        kappa_t = step (1 + t / offset)^-decay, the same as a (b + t)^-c with b = offset, c = decay.
+        None for the preconditioner's usual step and for the burn-in as offset. A decay of 0 keeps
+        steps constant: such a chain samples from a law near the posterior only, the nearer the
+        smaller the step.
+    preconditioner : str
+        "none", "rmsprop" or "curvature".
+    prior_shape, prior_mean : float or mapping
+        Gamma prior of the Poisson model, one for all parameters or by mode name.
+    prior_precision : float, mapping or None
+        The lambda of the Normal model where it is known, one for all or by mode name.
+    precision_prior, noise_prior : pair of float
+        Shape and rate of the Gamma laws of lambda and of tau.
+    by_component : bool
+        Whether each component of a mode has a lambda of its own, as in the paper.
+    dispersion : float or None
+        For a single tensor 1 / tau of the Normal model; None to sample it. Relations say their own,
+        None again for one that is sampled.
+    start_scale : float
+        Of the random start of the Normal model.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = {"visits": ("user", "place"), "profile": ("user", "interest")}
+    >>> sizes = {"user": 20, "place": 15, "interest": 9}
+    >>> made = sf.synthetic.coupled(modes, sizes, rank=1, missing=0.3)
+    >>> tables = sf.Relations({k: v.tensor for k, v in made.items()}, divergence=0)
+    >>> model = sf.Coupled(1, sf.Langevin(samples=20, burn_in=100, thin=2)).fit(
+    ...     tables
+    ... )
+    >>> value, low, high = model.predict("visits", user=3, place=7, interval=0.9)
+    >>> bool(low <= value <= high)
+    True
     """
 
     model: Family = "normal"
@@ -174,6 +200,7 @@ class Langevin:
 
     @property
     def steps(self) -> int:
+        """Steps of each chain."""
         return self.burn_in + self.samples * self.thin
 
     def rounds(self, shape: Shape | CoupledShape) -> int:  # noqa: ARG002

@@ -111,12 +111,31 @@ class Variational:
 
     Parameters
     ----------
-    sweeps : times that every factor is updated.
-    prior_shape, prior_mean : of the Gamma prior on every parameter, one for all or by mode name (the
-        usual one for those left out); the first ones where priors are learnt. Shapes below one favour
-        few large parameters.
-    learn_prior : whether the prior of each factor follows the data.
-    tolerance : stop when a sweep raises the bound by a smaller part of it than this.
+    sweeps : int
+        Times that every factor is updated.
+    prior_shape, prior_mean : float or mapping
+        Of the Gamma prior on every parameter, one for all or by mode name (the usual one for those
+        left out); the first ones where priors are learnt. Shapes below one favour few large
+        parameters.
+    learn_prior : bool
+        Whether the prior of each factor follows the data.
+    tolerance : float or None
+        Stop when a sweep raises the bound by a smaller part of it than this.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = {"visits": ("user", "place"), "profile": ("user", "interest")}
+    >>> sizes = {"user": 20, "place": 15, "interest": 9}
+    >>> made = sf.synthetic.coupled(modes, sizes, rank=1, missing=0.3)
+    >>> tables = {
+    ...     k: v.tensor.with_values((v.tensor.values**2).round())
+    ...     for k, v in made.items()
+    ... }
+    >>> model = sf.Coupled(1, sf.Variational(sweeps=30)).fit(tables)
+    >>> value, low, high = model.predict("visits", user=3, place=7, interval=0.9)
+    >>> bool(low <= value <= high)
+    True
     """
 
     sweeps: int = 100

@@ -37,11 +37,26 @@ class MinibatchSGD(PassSolver):
 
     Parameters
     ----------
-    passes : passes over the data.
-    step : first step; it falls to zero along half a cosine over the passes.
-    batch : entries in a batch; by default a two-hundredth of the data, at least 16, at most 4096.
-    momentum : share of a row's velocity that is left after a step.
-    ridge_per_entry, ridge, bias_ridge, core_ridge, prior_mean, init_scale, tolerance : as in SGD.
+    passes : int
+        Passes over the data.
+    step : float
+        First step; it falls to zero along half a cosine over the passes.
+    batch : int or None
+        Entries in a batch; by default a two-hundredth of the data, at least 16, at most 4096.
+    momentum : float
+        Share of a row's velocity that is left after a step.
+    ridge_per_entry, ridge, bias_ridge, core_ridge, prior_mean, init_scale, tolerance
+        As in SGD.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> train, test = sf.synthetic.ratings_like(60, 40, 5, 4000).split(0.2)
+    >>> model = sf.CP(rank=2, solver=sf.MinibatchSGD(passes=20, batch=32)).fit(
+    ...     train
+    ... )
+    >>> model.method_, bool(model.rmse(test) < test.values.std())
+    ('minibatch', True)
     """
 
     passes: int = 60
@@ -57,9 +72,11 @@ class MinibatchSGD(PassSolver):
         check_count(**given(batch=self.batch))
 
     def step_at(self, done: int) -> float:
+        """Step of the pass that follows ``done`` passes."""
         return self.step * 0.5 * (1 + float(np.cos(np.pi * done / self.passes)))
 
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
+        """Visit all entries, a batch at a time."""
         model, n = query.model, site.tensor.n_entries
         size = min(n, self.batch or min(4096, max(16, n // 200)))
         grid = site.grid(1, 0)  # shuffled as a whole

@@ -30,10 +30,32 @@ from sfumato.solvers.gradient.passes import PassQuery, PassResult, PassSolver
 @record
 @dataclass(frozen=True)
 class SequentialSGD(PassSolver):
-    """Settings of paper W: 100 passes, step 0.005, ridge 0.01, standard normal start.
+    """Settings of paper W: descent entry by entry, from a standard normal start.
 
-    ``ridge_per_entry`` is the paper's lambda (lambda_o for Tucker), ``core_ridge`` its lambda_g. It
-    is here to reproduce the paper; ``SGD`` and ``MinibatchSGD`` are faster and more accurate.
+    It is here to reproduce the paper; ``SGD`` and ``MinibatchSGD`` are faster and more accurate.
+
+    Parameters
+    ----------
+    passes : int
+        Passes over the data.
+    step : float
+        Of all passes.
+    ridge_per_entry
+        The paper's lambda (lambda_o for Tucker).
+    core_ridge : float
+        Its lambda_g.
+    ridge, bias_ridge, prior_mean, init_scale, tolerance
+        As in SGD.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> data = sf.synthetic.wei("cp", size=10)
+    >>> solver = sf.SequentialSGD(passes=20)
+    >>> sf.CP(rank=3, solver=solver, mean=False, biases=False).fit(
+    ...     data.train
+    ... ).method_
+    'sequential'
     """
 
     passes: int = 100
@@ -51,9 +73,11 @@ class SequentialSGD(PassSolver):
             raise SettingError("the paper has no penalty of a whole row: use ridge_per_entry")
 
     def step_at(self, done: int) -> float:  # noqa: ARG002
+        """The step, which is that of all passes."""
         return self.step
 
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
+        """Visit all entries, one after the other."""
         return self.perturbed_pass(query, site, UNPERTURBED, np.random.default_rng(0))[0]
 
     def perturbed_pass(

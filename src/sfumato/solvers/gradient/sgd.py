@@ -33,14 +33,30 @@ class SGD(PassSolver):
 
     Parameters
     ----------
-    passes : passes over the data.
-    step, decay : the step of pass t is ``step * decay^t``.
-    ridge_per_entry : penalty of a row at each of its entries; number or mapping from mode names.
-    ridge : penalty of a row as a whole, as in ALS; number or mapping.
-    bias_ridge, core_ridge : penalties of biases and of a Tucker core, per entry.
-    prior_mean : as in ALS.
-    init_scale : size of the random start.
-    tolerance : as in ALS; for non-private use only.
+    passes : int
+        Passes over the data.
+    step, decay : float
+        The step of pass t is ``step * decay^t``.
+    ridge_per_entry : float or mapping
+        Penalty of a row at each of its entries; number or mapping from mode names.
+    ridge : float or mapping
+        Penalty of a row as a whole, as in ALS; number or mapping.
+    bias_ridge, core_ridge : float
+        Penalties of biases and of a Tucker core, per entry.
+    prior_mean : mapping or None
+        As in ALS.
+    init_scale : float
+        Size of the random start.
+    tolerance : float or None
+        As in ALS; for non-private use only.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> train, test = sf.synthetic.ratings_like(60, 40, 5, 4000).split(0.2)
+    >>> model = sf.CP(rank=2, solver=sf.SGD(passes=20, step=0.05)).fit(train)
+    >>> model.method_, bool(model.rmse(test) < test.values.std())
+    ('sgd', True)
     """
 
     decay: float = 0.95
@@ -51,9 +67,11 @@ class SGD(PassSolver):
         check_positive(decay=self.decay)
 
     def step_at(self, done: int) -> float:
+        """Step of the pass that follows ``done`` passes."""
         return self.step * self.decay**done
 
     def make_pass(self, query: PassQuery, site: Site) -> PassResult:
+        """Visit all entries, in an order of its own at each pass."""
         tensor = site.tensor
         blocks = site.threads if tensor.n_entries >= _SMALL else 1
         row_bytes = query.model.rows.strides[0]

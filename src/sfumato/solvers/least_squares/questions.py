@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sfumato.kernels.numba.normal import NormalEquations, Uncertainty, normal_equations
-from sfumato.kernels.numba.residuals import residual_sums
+from sfumato.kernels.numba.normal import NormalEquations, Uncertainty
 from sfumato.models.multilinear import Multilinear
 from sfumato.records import record
 from sfumato.sites.memory import Site
@@ -70,8 +69,7 @@ class RowsQuery:
         return bool(starts[self.rows.low] < starts[self.rows.high])
 
     def answer(self, site: Site) -> NormalEquations:
-        entries = site.by_mode(self.rows.mode)
-        return normal_equations(self.model, self.uncertainty, entries, *self.rows, site.threads)
+        return site.normal_equations(self.model, self.uncertainty, *self.rows)
 
 
 @record
@@ -100,5 +98,5 @@ class ResidualQuery:
 
 def residuals(model: Multilinear, uncertainty: Uncertainty, site: Site) -> Residuals:
     """Fit to the training entries: squared residuals, and the variance that is still in the model."""
-    squares, variances = residual_sums(model, uncertainty, site)
+    squares, variances = site.residual_sums(model, uncertainty)
     return Residuals(squares, variances, site.tensor.n_entries)

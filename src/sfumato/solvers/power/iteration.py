@@ -88,7 +88,7 @@ Kind = Literal["second moment", "directions", "weights"]
 @record
 @dataclass(frozen=True, eq=False)
 class Query:
-    """What is asked of the data: for each column u of ``directions``
+    """What is asked of the data, for each column u of ``directions``.
 
     - "directions": T(I, u, ..., u), a column; of an asymmetric tensor a block of it for each mode;
     - "weights": T(u, ..., u), a number;

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, sqrt
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,18 +41,20 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
 from sfumato.solvers.private.bias_shares import mode_shares, usual_sweeps
+from sfumato.solvers.private.bias_state import (
+    BiasState,
+    Learnt,
+    Step,
+    averaged,
+    counted,
+    public_counts,
+    with_biases,
+)
 from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from, constant_share
 from sfumato.solvers.private.contributions import MOST_OWNED
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
-from sfumato.solvers.private.owners import (
-    OwnersQuery,
-    OwnScales,
-    assumed_scales,
-    owners_share,
-    scales_from,
-)
-from sfumato.solvers.private.shrinkage import Guess, positive_counts, posterior_biases
+from sfumato.solvers.private.owners import OwnersQuery, owners_share, scales_from
 from sfumato.solvers.private.spread import SpreadQuery, likely_spread, spread_from, spread_share
 from sfumato.solvers.protocol import Finished, Info, Run, Silent, Wish
 from sfumato.surface import setting
@@ -60,93 +62,6 @@ from sfumato.types import Array
 
 _CLIPPED = 1.8  # by how much noise is worse than its variance says: clipping cuts signal too
 _WORTH_CENTRING = 0.7  # of the noise's variance
-_FAR = 0.3  # of the clip, left at a level on average: then rounds before are forgotten
-_COUNT_DOUBT = 0.5  # how much of an error in a level's count stays in its averaged sums
-
-
-# -- what is asked --------------------------------------------------------------------------------
-
-
-class Step(NamedTuple):
-    """One draw: a question and its share of the budget."""
-
-    asks: Literal["constant", "spread", "counts", "sums", "owners"]
-    mode: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """What is known of a mode's levels: how often they occur, averaged sums, and biases.
-
-    ``sums`` and ``noise`` (a variance) are those of the residuals that biases of zero would leave.
-    """
-
-    counts: Guess | None = None
-    count_deviation: float = 0.0
-    sums: Array | None = None
-    noise: Array | None = None
-    rounds: Array | float = 0.0  # that are averaged, by level
-    biases: Guess | None = None
-
-
-@dataclass(frozen=True)
-class BiasRelease:
-    """What private biases released, for methods that start from them. All of it is private already.
-
-    ``biases`` and ``deviations`` (posterior standard deviations of the biases) have one array for
-    each mode; zeros and infinity for a local mode and for modes that were not asked about.
-    ``counts`` are positive guesses of how many entries each level has, and ``count_deviations`` the
-    standard deviation of the noise that was added to them, zero where counts are public; None for
-    modes that were not asked about. Where units are the levels of a mode, counts are weighted: an
-    entry counts as much as its unit's contribution lets it, see ``contributions.py``. ``spread`` is how
-    far values lie from their mean, as asked for, or as public or assumed where that was not; and so is
-    ``own``, how far owners differ and what is left of their entries.
-    """
-
-    mean: float
-    biases: tuple[Array, ...]
-    deviations: tuple[Array, ...]
-    counts: tuple[Array | None, ...]
-    count_deviations: tuple[float, ...]
-    spread: float
-    own: OwnScales
-
-
-@dataclass(frozen=True)
-class BiasState:
-    known: Known
-    steps: tuple[Step, ...]
-    model: Multilinear
-    levels: tuple[Learnt, ...]
-    done: int = 0
-    number: float = 1.0  # of values or units, as the constant's answer has it
-    asked_own: OwnScales | None = None
-
-    @property
-    def step(self) -> Step:
-        return self.steps[self.done]
-
-    @property
-    def own(self) -> OwnScales:
-        return self.asked_own or assumed_scales(self.known)
-
-    @property
-    def release(self) -> BiasRelease:
-        """All that is known after the last step."""
-        guesses = [level.biases for level in self.levels]
-        return BiasRelease(
-            self.model.mean,
-            tuple(biases.copy() for biases in self.model.mode_biases),
-            tuple(
-                np.full(size, inf) if guess is None else np.sqrt(guess.variances)
-                for guess, size in zip(guesses, self.known.facts.sizes, strict=True)
-            ),
-            tuple(None if level.counts is None else level.counts.means for level in self.levels),
-            tuple(level.count_deviation for level in self.levels),
-            self.known.facts.spread,
-            self.own,
-        )
 
 
 @record
@@ -156,9 +71,33 @@ class PrivateBiases(Silent):
 
     Parameters
     ----------
-    noise : noise multiplier of all draws together, found from the budget.
-    pure : Laplace noise, for a budget without delta; else Gaussian.
-    sweeps : times that each mode is asked about; None for a number that suits the unit.
+    noise : float
+        Noise multiplier of all draws together, found from the budget.
+    pure : bool
+        Laplace noise, for a budget without delta; else Gaussian.
+    sweeps : int or None
+        Times that each mode is asked about; None for a number that suits the unit.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> public = sf.Public(labels=True, entries=50_000)
+    >>> method = sf.PrivateBiases(sweeps=1)
+    >>> privacy = sf.Privacy(
+    ...     3, 1e-6, unit="entry", local=None, public=public, method=method
+    ... )
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(modes, bounds=(1, 5))
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; private
+        biases, within epsilon 3, delta 1e-06 for one entry, its presence
+        included.
+      1 x constant: Gaussian, noise multiplier 15.4; 0.01 of the budget
+      1 x spread: Gaussian, noise multiplier 34.7; 0.002 of the budget
+      1 x entries by user: Gaussian, noise multiplier 5.38; 0.082 of the budget
+      1 x entries by item: Gaussian, noise multiplier 12; 0.016 of the budget
+      1 x residuals by user: Gaussian, noise multiplier 1.79; 0.74 of the budget
+      1 x residuals by item: Gaussian, noise multiplier 4.01; 0.15 of the budget
     """
 
     noise: float = 1.0
@@ -169,6 +108,7 @@ class PrivateBiases(Silent):
     always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
     proof: ClassVar[str] = "proofs/biases.md"
     proven: ClassVar[bool] = True
+    knows_doubts: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def _known(self, facts: Facts) -> Known:
@@ -249,12 +189,12 @@ class PrivateBiases(Silent):
         """
         known, steps = self._known(facts), self.steps(facts)
         hidden = facts.unit.hides_presence
-        levels = [Learnt() if hidden else _public(numbers) for numbers in counts]
+        levels = [Learnt() if hidden else public_counts(numbers) for numbers in counts]
         left = {}
         for step in steps:
             if step.asks == "counts":
                 deviation = known.mechanism(step.share).deviation(1.0)
-                levels[step.mode] = replace(_public(counts[step.mode]), count_deviation=deviation)
+                levels[step.mode] = replace(public_counts(counts[step.mode]), count_deviation=deviation)
             elif step.asks == "sums":
                 query = _clipped_query(known, steps, step.mode, levels[step.mode])
                 times = sum(other.asks == "sums" and other.mode == step.mode for other in steps)
@@ -266,10 +206,13 @@ class PrivateBiases(Silent):
     def init(self, run: Run, facts: Facts) -> BiasState:  # noqa: ARG002
         self.check(facts)
         known, steps = self._known(facts), self.steps(facts)
-        if facts.public_spread is None and all(step.asks != "spread" for step in steps):
-            known = known.with_spread(likely_spread(facts))
+        before, error = facts.before, 0.0
+        if facts.public_spread is None and before is not None and before.spread is not None:
+            known = known.with_spread(before.spread)
+        elif facts.public_spread is None and all(step.asks != "spread" for step in steps):
+            known, error = known.with_spread(likely_spread(facts)), inf  # it may be anything
         levels = tuple(Learnt() for _ in facts.modes)
-        return BiasState(known, steps, facts.shape.zeros(), levels)
+        return BiasState(known, steps, facts.shape.zeros(), levels, spread_error=error)
 
     def ask(
         self, state: BiasState
@@ -285,29 +228,30 @@ class PrivateBiases(Silent):
         return _sums_query(state)
 
     def update(self, state: BiasState, noisy: Noisy) -> tuple[BiasState, Info]:
-        known, step, number = state.known, state.step, state.number
-        model, levels, own = state.model, list(state.levels), None
+        known, step, levels = state.known, state.step, list(state.levels)
         if step.asks == "constant":
-            mean, number = constant_from(known, noisy)
-            model = model.with_mean(mean)
-            levels = [_public(counts * COUNTED) for counts in noisy.public[1:]] or levels
+            found = constant_from(known, noisy)
+            levels = [public_counts(counts * COUNTED) for counts in noisy.public[1:]] or levels
+            model, known = state.model.with_mean(found.mean), known.moved(found.mean)
+            state = replace(state, known=known, constant=found, model=model)
         elif step.asks == "spread":
-            known = known.with_spread(spread_from(known, noisy, number))
+            spread, error = spread_from(known, noisy, state.constant.number)
+            state = replace(state, known=known.with_spread(spread), spread_error=error)
         elif step.asks == "counts":
-            levels[step.mode] = _counted(known, step.mode, noisy, levels[step.mode])
+            levels[step.mode] = counted(known, step.mode, noisy, levels[step.mode])
         elif step.asks == "owners":
-            own = scales_from(known, noisy)
+            state = replace(state, asked_own=scales_from(known, noisy))
         else:
-            level, biases = _averaged(state, noisy)
-            model = model.copy()  # what was asked with the old one stays as it was
-            model.mode_biases[step.mode][:] = biases.means
-            levels[step.mode] = level
-        done = state.done + 1
-        state = BiasState(known, state.steps, model, tuple(levels), done, number, own)
-        return state, Info(done, noise=noisy.deviation)
+            levels[step.mode] = averaged(state, noisy, _sums_query(state))
+            state = replace(state, model=with_biases(state.model, levels))
+        state = replace(state, levels=tuple(levels), done=state.done + 1)
+        return state, Info(state.done, noise=noisy.deviation)
 
     def finish(self, state: BiasState) -> Finished[Multilinear]:
-        return Finished(state.model.copy(), own_prior=self._own_prior(state))
+        facts = state.known.facts
+        doubts = state.release.doubts(facts.scatter if facts.local is None else state.own.scatter)
+        model, prior = state.model.copy(), self._own_prior(state)
+        return Finished(model, own_prior=prior, doubts=doubts, told=state.told)
 
     def _own_prior(self, state: BiasState) -> OwnPrior | None:
         local = state.known.facts.local
@@ -321,6 +265,7 @@ class PrivateBiases(Silent):
             scatter=state.own.scatter,
             # Entries whose other biases are uncertain tell less about the owner's.
             doubts=tuple(None if guess is None else guess.variances for guess in guesses),
+            certainty=state.certainty,
         )
 
 
@@ -401,79 +346,6 @@ def _clipped_query(known: Known, steps: Sequence[Step], mode: int, level: Learnt
     weights = np.maximum(counts, level.count_deviation) ** (-2 / (2 + known.norm))
     weights /= ((counts @ weights**known.norm) / counts.sum()) ** (1 / known.norm)
     return SumsQuery(known, mode, 0.0, (), 2 * known.facts.spread, bound, weights)
-
-
-# -- what is made of the answers ------------------------------------------------------------------
-
-
-def _public(counts: Array) -> Learnt:
-    """A level's counts where they are public; never zero, since they are divided by."""
-    return Learnt(Guess(np.maximum(counts, 1e-9), np.zeros(counts.shape[0])))
-
-
-def _counted(known: Known, mode: int, noisy: Noisy, level: Learnt) -> Learnt:
-    least, most = _average_count(known, mode)
-    average = float(np.clip(noisy.values.mean(), least, most))
-    guess = positive_counts(noisy.values, noisy.deviation, average)
-    return replace(level, counts=guess, count_deviation=noisy.deviation)
-
-
-def _average_count(known: Known, mode: int) -> tuple[float, float]:
-    """Between which numbers the average count of a mode's levels lies, as far as that is public.
-
-    A unit's counts k over the levels of a mode add up to sum(k) / |k|, which lies between one and the
-    root of its entries (and is one in the norm that is clipped for pure privacy).
-    """
-    size, entries = known.facts.sizes[mode], known.facts.entries
-    if known.facts.unit_mode is None:
-        if not entries:
-            return 1.0, inf
-        several = known.owners is not None and known.facts.shape.order > 2  # entries count once
-        return entries / size / (10 if several else 1), entries / size
-    units = known.facts.sizes[known.facts.unit_mode]
-    if known.pure:
-        return 0.5 * units / size, units / size
-    return 0.5 * units / size, sqrt(units * entries) / size if entries else inf
-
-
-def _averaged(state: BiasState, noisy: Noisy) -> tuple[Learnt, Guess]:
-    """The level's averages with this round's sums, and the biases that they make likely."""
-    known, mode, query = state.known, state.step.mode, _sums_query(state)
-    level, size = state.levels[mode], known.facts.sizes[mode]
-    counts = level.counts or Guess(np.ones(size), np.zeros(size))
-    weights = np.ones(size) if query.weights is None else query.weights
-    biases = state.model.mode_biases[mode].astype(np.float64)
-    weights = weights * query.unclipped()
-    left, noise = noisy.values / weights, (noisy.deviation / weights) ** 2
-    sums, rounds = left + counts.means * biases, np.ones(size)
-    if level.sums is not None and level.noise is not None:
-        # A level that is still far from its bias was clipped in this round, and before even more.
-        far = np.abs(left) - 5 * np.sqrt(noise) > _FAR * query.clip * counts.means
-        rounds = np.where(far, 1.0, level.rounds + 1)
-        keep, step = (rounds - 1) / rounds, 1 / rounds
-        sums = keep * level.sums + step * sums
-        noise = keep**2 * level.noise + step**2 * noise
-    guess = guessed_biases(known, mode, sums, noise, counts, level.biases)
-    return replace(level, sums=sums, noise=noise, rounds=rounds, biases=guess), guess
-
-
-def guessed_biases(
-    known: Known, mode: int, sums: Array, noise: Array, counts: Guess, before: Guess | None
-) -> Guess:
-    """The biases that averaged sums, with noise of these variances, make likely."""
-    doubt = known.assumed(mode) if before is None else before.variances
-    variances = noise + known.facts.scatter * entry_weight(known, counts.means) * counts.means
-    variances += _COUNT_DOUBT * counts.variances * doubt
-    laplace = noise if known.pure else None
-    return posterior_biases(sums, variances, counts.means, known.assumed(mode), laplace)
-
-
-def entry_weight(known: Known, counts: Array) -> float:
-    """What an entry counts on average: weighted counts over entries, or from the number of units."""
-    if known.facts.unit_mode is None:
-        return 1.0
-    total, entries = float(counts.sum()), known.facts.entries
-    return min(1.0, total / entries if entries else known.facts.sizes[known.facts.unit_mode] / total)
 
 
 def make(facts: Facts, wish: Wish) -> PrivateBiases:

@@ -18,7 +18,9 @@ from sfumato.kernels.numba.contributions import (
     total_of_entries,
     unit_counts,
 )
+from sfumato.models.doubts import Doubts
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.told import Told
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
@@ -90,14 +92,15 @@ def constant_deviation(known: Known, share: float) -> float:
 
 
 class Constant(NamedTuple):
-    """The mean, and of how many values or units it is one."""
+    """The mean, of how many values or units it is one, and how far noise may have moved it."""
 
     mean: float
     number: float
+    error: float
 
 
 def constant_from(known: Known, noisy: Noisy) -> Constant:
-    """The mean: the middle of the bounds where the noise drowns it."""
+    """The mean: where the noise drowns it the middle of the bounds, or in an update no change."""
     half, total = known.facts.half, noisy.values[0]
     weight = noisy.public[0][0] * grid(half) if noisy.public else noisy.values[1]
     number = max(float(weight) / half, 1.0)
@@ -108,8 +111,13 @@ def constant_from(known: Known, noisy: Noisy) -> Constant:
         else known.facts.sizes[known.facts.unit_mode]
     )
     signal = (min(number, units or inf) * half / 2) ** 2
-    offset = float(total) / number * signal / (signal + noisy.deviation**2)
-    return Constant(known.facts.middle + float(np.clip(offset, -half, half)), number)
+    error, before, home = noisy.deviation / number, known.facts.before, known.facts.middle
+    kept, offset = signal / (signal + noisy.deviation**2), float(total) / number
+    if before is not None:  # the last release was taken off
+        kept = before.mean_error**2 / (before.mean_error**2 + error**2)
+        home, offset = 0.0, home + offset
+    offset = float(np.clip(offset * kept, -half, half))
+    return Constant(home + offset, number, sqrt(kept) * error)
 
 
 def constant_share(known: Known) -> float:
@@ -124,13 +132,26 @@ def constant_share(known: Known) -> float:
         own = facts.least_entries / facts.sizes[facts.local]
         allowed = min(allowed * (1 + own / known.ridge), _MOST_ERROR)
     error = known.mechanism(1.0).deviation(bound) / (facts.least_units * allowed * facts.spread)
-    return float(np.clip(error if known.pure else error**2, _LEAST_CONSTANT, _MOST_CONSTANT))
+    share = float(np.clip(error if known.pure else error**2, _LEAST_CONSTANT, _MOST_CONSTANT))
+    if facts.before is None:
+        return share
+    # Periods before have told it: by how many there were, not by what they said, which is no plan's.
+    return max(share / (1 + facts.before.periods) ** 2, _LEAST_CONSTANT)
 
 
 @dataclass(frozen=True)
 class ConstantState:
     known: Known
     model: Multilinear
+    error: float = inf
+
+    @property
+    def told(self) -> Told:
+        """What was told before, but for the mean: levels make up for what that has changed."""
+        before = self.known.moved(self.model.mean).facts.before
+        if before is None:
+            return Told(mean_error=self.error, levels=(None,) * self.model.order)
+        return replace(before, mean_error=self.error, periods=before.periods + 1)
 
 
 @record
@@ -140,8 +161,26 @@ class PrivateConstant(Silent):
 
     Parameters
     ----------
-    noise : noise multiplier, found from the budget.
-    pure : Laplace noise, for a budget without delta; else Gaussian.
+    noise : float
+        Noise multiplier, found from the budget.
+    pure : bool
+        Laplace noise, for a budget without delta; else Gaussian.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> public = sf.Public(labels=True, entries=50_000)
+    >>> method = sf.PrivateConstant()
+    >>> privacy = sf.Privacy(
+    ...     3, 1e-6, unit="entry", local=None, public=public, method=method
+    ... )
+    >>> plan = sf.CP(privacy=privacy).plan(modes, bounds=(1, 5))
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 8 with a mean and biases, float64; private
+        constant, within epsilon 3, delta 1e-06 for one entry, its presence
+        included.
+      1 x constant: Gaussian, noise multiplier 1.54
     """
 
     noise: float = 1.0
@@ -151,6 +190,7 @@ class PrivateConstant(Silent):
     always_fits: ClassVar[tuple[str, ...]] = ("mean",)
     proof: ClassVar[str] = "proofs/biases.md"
     proven: ClassVar[bool] = True
+    knows_doubts: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def _known(self, facts: Facts) -> Known:
@@ -173,12 +213,15 @@ class PrivateConstant(Silent):
         return ConstantQuery(state.known)
 
     def update(self, state: ConstantState, released: Noisy) -> tuple[ConstantState, Info]:
-        mean = constant_from(state.known, released).mean
-        return replace(state, model=state.model.with_mean(mean)), Info(1, noise=released.deviation)
+        found = constant_from(state.known, released)
+        state = replace(state, model=state.model.with_mean(found.mean), error=found.error)
+        return state, Info(1, noise=released.deviation)
 
     def finish(self, state: ConstantState) -> Finished[Multilinear]:
         """Owners are predicted the constant too: they have nothing to solve."""
-        return Finished(state.model)
+        none = (None,) * state.model.order
+        known = Doubts(scatter=state.known.facts.spread**2, noise=none, data=none, counts=none)
+        return Finished(state.model, doubts=known, told=state.told)
 
 
 def make(facts: Facts, wish: Wish) -> PrivateConstant:  # noqa: ARG001

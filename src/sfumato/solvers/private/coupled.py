@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Alongside, Gaussian, Laplace, PureAlongside
 from sfumato.records import record
 from sfumato.solvers.private.constant import PrivateConstant
+from sfumato.solvers.private.intervals import State as IntervalState
+from sfumato.solvers.private.intervals import WithIntervals
 from sfumato.solvers.private.of_relation import OfRelation
 from sfumato.solvers.private.sides.columns import leading, spreads_of, white
 from sfumato.solvers.private.sides.settings import MOST_FEATURES, side_share
@@ -62,12 +64,21 @@ class State:
     facts: CoupledFacts
     run: Run
     place: int = 0  # among the relations, in the order in which they are fitted
-    current: SideState | None = None
-    solver: BesideOthers | None = None
+    current: SideState | IntervalState | None = None
+    solver: BesideOthers | WithIntervals | None = None
     done: int = 0  # draws of the relation at hand
     all_done: int = 0
     made: Mapping[int, Finished[Multilinear]] = field(default_factory=dict)
     states: Mapping[int, SideState] = field(default_factory=dict)
+
+    @property
+    def side(self) -> SideState:
+        """Of the relation at hand, without what is asked for intervals."""
+        current = self.current
+        found: SideState | None = current.inner if isinstance(current, IntervalState) else current
+        if found is None:
+            raise RuntimeError("all relations are fitted")
+        return found
 
 
 @record
@@ -79,15 +90,20 @@ class PrivateCoupled:
     ----------
     inner : the method that fits each relation by itself, in the order of their names.
     features : of each relation, what public tables say of its levels.
+    intervals : whether each relation is asked at the end how far values lie from its predictions.
     noise : noise multiplier of all draws together, found from the budget.
     """
 
     inner: tuple[Any, ...]
     features: tuple[tuple[LevelFeatures, ...], ...]
+    intervals: bool = False
     noise: float = 1.0
 
     proven: ClassVar[bool] = True
-    always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
+
+    @property
+    def always_fits(self) -> tuple[str, ...]:
+        return ("mean", "biases", "errors") if self.intervals else ("mean", "biases")
 
     @property
     def name(self) -> str:
@@ -96,7 +112,9 @@ class PrivateCoupled:
 
     @property
     def proof(self) -> str:
-        return ", ".join(dict.fromkeys([*(each.proof for each in self.inner), "proofs/sides.md"]))
+        notes = [*(each.proof for each in self.inner), "proofs/sides.md"]
+        notes += [WithIntervals.proof_note] if self.intervals else []
+        return ", ".join(dict.fromkeys(notes))
 
     @property
     def exact(self) -> bool:
@@ -144,9 +162,7 @@ class PrivateCoupled:
         """Of another relation's share, what the questions have that look at a relation's entries."""
         if part not in self._sources(facts, other):
             return 0.0
-        return sum(
-            step.share for step in self._beside(facts, other, self.noise).steps(facts.parts[other])
-        )
+        return sum(step.share for step in self._without(facts, other).steps(facts.parts[other]))
 
     def _sources(self, facts: CoupledFacts, part: int) -> list[int]:
         """Relations fitted before in which the owners of this one have entries."""
@@ -172,15 +188,21 @@ class PrivateCoupled:
             known += [n for n, m in enumerate(mine.modes) if m.name in names and n != mine.local]
         return sorted(set(known))
 
-    def _planned(self, facts: CoupledFacts, part: int) -> BesideOthers:
+    def _planned(self, facts: CoupledFacts, part: int) -> BesideOthers | WithIntervals:
         """A relation's method as it is before others are fitted: it has the same charges."""
-        return self._beside(facts, part, self._noise_of(facts, part))
+        return self._asked(self._without(facts, part), self._noise_of(facts, part))
 
-    def _beside(self, facts: CoupledFacts, part: int, noise: float) -> BesideOthers:
+    def _asked(self, beside: BesideOthers, noise: float) -> BesideOthers | WithIntervals:
+        """With what intervals are made of, where they are wanted."""
+        return WithIntervals(beside, noise) if self.intervals else replace(beside, noise=noise)
+
+    def _without(self, facts: CoupledFacts, part: int) -> BesideOthers:
+        """The same, but for intervals."""
         known, sources = self._known_modes(facts, part), self._sources(facts, part)
         features = tuple(LevelFeatures(mode, np.zeros((0, 0))) for mode in known)
         none = tuple(_no_source(v, facts.parts[v]) for v in sources)
-        return BesideOthers(self.inner[part], features, none, part, noise, self._share(facts, part))
+        share = self._share(facts, part)
+        return BesideOthers(self.inner[part], features, none, part, self.noise, share)
 
     def _share(self, facts: CoupledFacts, part: int) -> float:
         """Of a relation's budget, what is asked beside others with."""
@@ -191,17 +213,23 @@ class PrivateCoupled:
         found = []
         for part in self.order(facts):
             solver, own = self._planned(facts, part), facts.parts[part]
-            charges = solver.charges(own)
-            steps = solver.steps(own)
-            sources = self._sources(facts, part)
-            for number, charge in enumerate(charges):
-                late = number - (len(charges) - len(steps))
-                looks: tuple[int, ...] = (part,)
-                if late >= 0 and sources:
-                    looks = tuple(sources) if steps[late].asks == "moment" else (part, *sources)
+            charges, late = solver.charges(own), self._looks(facts, part)
+            looked = [(part,)] * (len(charges) - len(late)) + late
+            for charge, looks in zip(charges, looked, strict=True):
                 named = Charge(f"{facts.names[part]}: {charge.label}", charge.mechanism)
                 found.append(Drawn(part, looks, named))
         return tuple(found)
+
+    def _looks(self, facts: CoupledFacts, part: int) -> list[tuple[int, ...]]:
+        """Of which relations the last draws of one look at entries: those beside others. What is asked
+        for intervals looks at own rows where units are levels, which are in all relations anyway.
+        """
+        sources = tuple(self._sources(facts, part))
+        late: list[tuple[int, ...]] = [
+            sources if sources and step.asks == "moment" else (part, *sources)
+            for step in self._without(facts, part).steps(facts.parts[part])
+        ]
+        return [*late, (part,)] if self.intervals else late
 
     def charges(self, facts: CoupledFacts) -> tuple[Charge, ...]:
         drawn = self.draws(facts)
@@ -220,7 +248,7 @@ class PrivateCoupled:
         lines = []
         for part in self.order(facts):
             solver, sources = self._planned(facts, part), self._sources(facts, part)
-            about = f"{facts.names[part]}: {solver.inner.name}"
+            about = f"{facts.names[part]}: {self.inner[part].name}"
             if sources:
                 owner, names = _owner(facts.parts[part]), [facts.names[v] for v in sources]
                 about += f", beside what each {owner} has in {' and '.join(names)}"
@@ -248,28 +276,29 @@ class PrivateCoupled:
             for v in self._sources(facts, part)
         )
         share = self._share(facts, part)
-        solver = BesideOthers(self.inner[part], features, sources, part, noise, share)
-        current = solver.init(state.run, facts.parts[part])
+        beside = BesideOthers(self.inner[part], features, sources, part, noise, share)
+        solver = self._asked(beside, noise)
+        current: Any = solver.init(state.run, facts.parts[part])
         return replace(state, current=current, solver=solver, done=0)
 
     def ask(self, state: State) -> PrivateQuery:
-        if state.current is None or state.solver is None:
+        if state.solver is None:
             raise RuntimeError("all relations are fitted")
-        query: Any = state.solver.ask(state.current)
-        if state.current.made is not None:  # questions beside others find their entries themselves
+        query: Any = state.solver.ask(state.current)  # type: ignore[arg-type]
+        if state.side.made is not None:  # questions beside others find their entries themselves
             return query  # type: ignore[no-any-return]
         return OfRelation(self.order(state.facts)[state.place], query)
 
     def update(self, state: State, released: Any) -> tuple[State, Info]:
-        if state.current is None or state.solver is None:
+        if state.solver is None:
             raise RuntimeError("all relations are fitted")
-        solver, part = state.solver, self.order(state.facts)[state.place]
+        part, solver = self.order(state.facts)[state.place], cast("Any", state.solver)
         current, info = solver.update(state.current, released)
         number = state.all_done + 1
         state = replace(state, current=current, done=state.done + 1, all_done=number)
-        if state.done == current.first + len(solver.steps(state.facts.parts[part])):
+        if state.done == solver.rounds(state.facts.parts[part]):
             made = {**state.made, part: solver.finish(current)}
-            states = {**state.states, part: current}
+            states = {**state.states, part: state.side}
             state = replace(state, made=made, states=states, place=state.place + 1, current=None)
             if state.place < len(state.facts.parts):
                 state = self._begun(state)
@@ -280,7 +309,8 @@ class PrivateCoupled:
         models = tuple(each.model for each in made)
         priors = tuple(each.own_prior for each in made)
         means = tuple(each.own_means for each in made)
-        return Finished(Several(models, priors, means))
+        errors = tuple(each.errors for each in made)
+        return Finished(Several(models, priors, means, errors))
 
     def _released_features(self, state: State, part: int) -> list[LevelFeatures]:
         """What was released of the levels of other relations that this one has too."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 from sfumato.checks import check_flag, check_positive
 from sfumato.data.tensor import passing_times
+from sfumato.models.told import LevelsTold
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Gaussian, Laplace
 from sfumato.privacy.units import Entry
@@ -38,6 +39,18 @@ class Known:
     def with_spread(self, spread: float) -> Known:
         """The same with what was learnt of how far values lie from their mean."""
         return replace(self, facts=replace(self.facts, public_spread=spread))
+
+    def moved(self, mean: float) -> Known:
+        """The same beside a mean that was changed: the first mode asked about makes up for it."""
+        before = self.facts.before
+        if before is None:
+            return self
+        moved = before.moved(self.shared[0], mean) if self.shared else before
+        return replace(self, facts=replace(self.facts, before=moved))
+
+    def told(self, mode: int) -> LevelsTold | None:
+        """What earlier periods say of the levels of a mode."""
+        return None if self.facts.before is None else self.facts.before.levels[mode]
 
     def assumed(self, mode: int) -> float:
         """Variance of a mode's biases, before anything is known."""

@@ -244,11 +244,36 @@ class PrivateOutput(Silent):
 
     Parameters
     ----------
-    others : the private solver of the first stage, or a public model.
-    mode : the mode that is solved at the end; by default the last, as in the paper.
-    noise_law : ``vector`` (pure epsilon) or ``gaussian``.
-    output_noise : noise multiplier of the second stage where ``noise`` is one; ``balanced`` sets it.
-    noise : scales the noise of both stages.
+    others : private solver or model
+        The private solver of the first stage, or a public model.
+    mode : str or None
+        The mode that is solved at the end; by default the last, as in the paper.
+    noise_law : {'vector', 'gaussian'}
+        ``vector`` (pure epsilon) or ``gaussian``.
+    output_noise : float
+        Noise multiplier of the second stage where ``noise`` is one; ``balanced`` sets it.
+    noise : float
+        Scales the noise of both stages.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> method = sf.PrivateOutput(sf.PrivatePasses())
+    >>> privacy = sf.Privacy(3, 1e-6, unit="value", local=None, method=method)
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(
+    ...     modes, bounds=(1, 5), entries=50_000
+    ... )
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; output
+        perturbation, within epsilon 3, delta 1e-06 for one observed value.
+      1 x mean of the values: Laplace, noise multiplier 13.3; 0.025 of the budget
+      1 x pass 1 of 2: Laplace, noise multiplier 1.57; 0.21 of the budget
+      1 x pass 2 of 2: Laplace, noise multiplier 1.57; 0.21 of the budget
+      1 x share of the fit to keep: Laplace, noise multiplier 6.67; 0.05 of the
+          budget
+      1 x every row of item: Rowwise Vector Laplace, noise multiplier 0.667; 0.5
+          of the budget
     """
 
     others: PrivateSolver[Any] | Multilinear
@@ -297,6 +322,7 @@ class PrivateOutput(Silent):
                 raise SettingError("the other factors' stage has to be proven for this to be")
 
     def noisy_mode(self, facts: Facts) -> int:
+        """The mode that is solved at the end, by number."""
         return len(facts.modes) - 1 if self.mode is None else find_mode(facts.modes, self.mode)
 
     def adds_up(self, facts: Facts) -> bool:  # noqa: ARG002

@@ -9,11 +9,11 @@ year. Proof: ``proofs/biases.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, sqrt
-from typing import NamedTuple
+from math import hypot, inf, sqrt
 
 from sfumato.kernels.grid import grid
 from sfumato.kernels.numba.contributions import scales_of_owners
+from sfumato.models.told import OwnScales
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
@@ -28,13 +28,7 @@ _ERROR = 0.25  # that a variance may have, over itself
 _LIKELY = 0.4  # of the values' variance: what is left, where it is planned for
 _LEAST, _MOST = 0.003, 0.1  # of the budget; where more would be needed it is not asked for
 _FLOOR = 1e-3  # of the values' variance
-
-
-class OwnScales(NamedTuple):
-    """Variances of what is left of an owner's entries about their mean, and of owners' means."""
-
-    scatter: float
-    variance: float
+_DOUBT_OF_SHARE = 0.25  # of the values' variance: by so much more or less may be left than is assumed
 
 
 @record
@@ -85,30 +79,42 @@ def owners_share(known: Known) -> float:
     return 0.0 if share > _MOST else max(share, _LEAST)
 
 
-def assumed_scales(known: Known) -> OwnScales:
-    """Where they are not asked for."""
-    scatter = known.facts.scatter
-    return OwnScales(scatter, scatter / known.ridge)
+def assumed_scales(known: Known, spread_error: float = 0.0) -> OwnScales:
+    """Where they are not asked for: from the spread, which noise may have moved by its own error."""
+    facts = known.facts
+    moved = 2 * facts.scatter_share * facts.spread * spread_error
+    error = hypot(moved, _DOUBT_OF_SHARE * facts.spread**2)
+    variance = facts.scatter / known.ridge
+    return OwnScales(facts.scatter, variance, error, variance)
 
 
 def scales_from(known: Known, noisy: Noisy) -> OwnScales:
-    """The variances: the best linear guesses around those that are assumed."""
-    unit, assumed = known.facts.spread**2, assumed_scales(known)
-    several, owners, thin, within, squares = noisy.values
+    """The variances: the best linear guesses around those of earlier periods, or that are assumed."""
+    unit, start = known.facts.spread**2, assumed_scales(known)
+    before = start._replace(error=start.scatter)  # what is assumed may be as wrong as it is large
+    if known.facts.before is not None and known.facts.before.own is not None:
+        before = known.facts.before.own
+    several, owners, thin, within, squares = map(float, noisy.values)
     several, owners = max(2 * several, 1.0), max(2 * owners, 1.0)
     thin = min(max(2 * thin / owners, 0.0), 1.0)  # one over the entries of an owner, on average
-    scatter = _nearer(assumed.scatter, unit * within / several, unit * noisy.deviation / several)
+    error, doubt = unit * noisy.deviation / several, unit * noisy.deviation / owners
+    scatter = _nearer(before.scatter, before.error, unit * within / several, error)
     apart = unit * squares / owners - scatter * thin
-    variance = _nearer(assumed.variance, apart, unit * noisy.deviation / owners)
+    variance = _nearer(before.variance, before.doubt, apart, doubt)
     least = _FLOOR * unit
-    return OwnScales(max(scatter, least), max(variance, least))
+    return OwnScales(
+        max(scatter, least),
+        max(variance, least),
+        error * before.error / hypot(error, before.error),
+        doubt * before.doubt / hypot(doubt, before.doubt),
+    )
 
 
-def _nearer(assumed: float, guess: float, error: float) -> float:
-    """A guess as far as its error lets it count, beside one that may be as wrong as it is large.
+def _nearer(assumed: float, doubt: float, guess: float, error: float) -> float:
+    """A guess as far as its error lets it count, beside one that may be wrong by as much as the doubt.
 
     Not below its error, nor below what is assumed where that is less: noise can make a variance
     negative, and own biases that shrink to nothing cost more than those that hardly shrink.
     """
-    kept = assumed**2 / (assumed**2 + error**2)
+    kept = doubt**2 / (doubt**2 + error**2)
     return max(assumed + kept * (guess - assumed), min(error, assumed))

@@ -150,14 +150,38 @@ class PrivatePasses(Silent):
 
     Parameters
     ----------
-    passes : how often each value is looked at; each time costs its share of epsilon.
-    clip : m, in the unit of the values' spread.
-    step : the largest step. It falls along half a cosine, and is smaller where the noise is larger.
-    ridge : pull of each touched parameter towards its prior, per visit.
-    init_scale : size of the random start.
-    noise_law : ``residual`` (default, less noise) or ``vector``.
-    prior_mean : what a mode's factor shrinks towards, by name.
-    noise : scales all noise; the whole costs 1 / noise.
+    passes : int
+        How often each value is looked at; each time costs its share of epsilon.
+    clip : float
+        Paper W's m, in the unit of the values' spread.
+    step : float
+        The largest step. It falls along half a cosine, and is smaller where the noise is larger.
+    ridge : float
+        Pull of each touched parameter towards its prior, per visit.
+    init_scale : float
+        Size of the random start.
+    noise_law : {'vector', 'residual'}
+        ``residual`` (default, less noise) or ``vector``.
+    prior_mean : mapping or None
+        What a mode's factor shrinks towards, by name.
+    noise : float
+        Scales all noise; the whole costs 1 / noise.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> privacy = sf.Privacy(3, unit="value", method=sf.PrivatePasses(passes=1))
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(
+    ...     modes, bounds=(1, 5), entries=50_000
+    ... )
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; gradient
+        perturbation, pure passes, within epsilon 3 for one observed value.
+      1 x mean of the values: Laplace, noise multiplier 6.67; 0.05 of the budget
+      1 x pass 1 of 1: Laplace, noise multiplier 0.392; 0.85 of the budget
+      1 x share of the fit to keep: Laplace, noise multiplier 3.33; 0.1 of the
+          budget
     """
 
     passes: int = 2

@@ -18,6 +18,7 @@ import numpy as np
 
 from sfumato.types import Array
 
+_STANDS_OUT = 2.0  # deviations of the noise
 _MOST_BINS = 12
 _LEVELS_PER_BIN = 20
 # How much of the variance of biases lies between bins, before anything is known.
@@ -35,10 +36,23 @@ class Guess(NamedTuple):
     variances: Array
 
 
-def positive_counts(noisy: Array, deviation: float, average: float) -> Guess:
+def without_noise(variances: Array, counts: Array, noise: Array, scatter: Array) -> Array:
+    """What posterior variances of biases would be had their sums no noise: by precisions, which add up.
+
+    ``noise`` and ``scatter`` are the variances of sums over ``counts`` entries that noise and data give.
+    """
+    scatter = np.maximum(scatter, 1e-300)
+    told = counts**2 * (1 / scatter - 1 / (scatter + noise))
+    left: Array = variances / (1 + told * variances)
+    return left
+
+
+def positive_counts(noisy: Array, deviation: float, average: float, most: float) -> Guess:
     """Counts from counts with normal noise, under the exponential law with the given average.
 
-    Always positive; those given for little noise, and the average for much.
+    Always positive; those given for little noise, and the average for much. Where most levels have next
+    to none, some have far more than that law allows: a count that stands out of the noise is believed,
+    as far as the ``most`` that all levels have together.
     """
     from scipy.special import erfcx
 
@@ -46,7 +60,9 @@ def positive_counts(noisy: Array, deviation: float, average: float) -> Guess:
     centre = noisy / deviation - deviation / average
     ratio = np.sqrt(2 / np.pi) / erfcx(-centre / np.sqrt(2))  # density over probability
     means = deviation * np.maximum(centre + ratio, 1e-6)
-    return Guess(means, deviation**2 * np.maximum(1 - ratio * (ratio + centre), 0.0))
+    variances = deviation**2 * np.maximum(1 - ratio * (ratio + centre), 0.0)
+    least = np.minimum(noisy - _STANDS_OUT * deviation, most)
+    return Guess(np.maximum(means, least), np.where(least > means, deviation**2, variances))
 
 
 def posterior_biases(

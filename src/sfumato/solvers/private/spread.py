@@ -9,6 +9,8 @@ in proportion to the bound hurts less. Proof: ``proofs/biases.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,7 +82,7 @@ def likely_spread(facts: Facts) -> float:
 def spread_share(known: Known) -> float:
     """Of the budget: what tells the spread well enough, or nothing where that would be much."""
     facts = known.facts
-    if facts.public_spread is not None:
+    if facts.public_spread is not None or (facts.before is not None and facts.before.spread is not None):
         return 0.0
     worth = facts.least_units * likely_spread(facts) / _PER_DEVIATION * _ERROR
     error = known.mechanism(1.0).deviation(facts.half) / worth
@@ -88,10 +90,19 @@ def spread_share(known: Known) -> float:
     return 0.0 if share > _MOST else max(share, _LEAST)
 
 
-def spread_from(known: Known, noisy: Noisy, number: float) -> float:
-    """The spread: the best linear guess around the one that is assumed."""
+class Spread(NamedTuple):
+    """How far values lie from their mean, and how far noise may have moved that."""
+
+    spread: float
+    error: float
+
+
+def spread_from(known: Known, noisy: Noisy, number: float) -> Spread:
+    """The best linear guess around the spread that is assumed."""
     facts = known.facts
     guess, error = _PER_DEVIATION * np.array([noisy.values[0], noisy.deviation]) / number
     doubt = (_DOUBT * facts.spread) ** 2
-    spread = facts.spread + doubt / (doubt + error**2) * (guess - facts.spread)
-    return float(np.clip(spread, max(error, 1e-3 * facts.half), facts.half))
+    kept = doubt / (doubt + error**2)
+    spread = facts.spread + kept * (guess - facts.spread)
+    spread = float(np.clip(spread, max(error, 1e-3 * facts.half), facts.half))
+    return Spread(spread, sqrt(kept) * float(error))

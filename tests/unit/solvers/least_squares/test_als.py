@@ -105,14 +105,13 @@ def test_results_depend_neither_on_the_threads_nor_on_the_order_of_the_input():
         np.testing.assert_array_equal(first.biases, other.biases)
 
 
-def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
+def test_blocks_of_rows_do_not_change_the_result():
     tensor = sf.synthetic.cp((200, 70, 20), 2, entries=3000, seed=1).tensor
     whole = sf.CP(2, solver=ALS(sweeps=2)).fit(tensor).model_
-    monkeypatch.setattr("sfumato.solvers.least_squares.als._BLOCK_BYTES", 1)
-    shape = Shape(tensor.modes, (2, 2, 2))
-    blocks = [(s.mode, s.low, s.high) for s in ALS()._sweep(shape) if isinstance(s, Rows)]
+    solver, shape = ALS(sweeps=2, block_bytes=1), Shape(tensor.modes, (2, 2, 2))
+    blocks = [(s.mode, s.low, s.high) for s in solver._sweep(shape) if isinstance(s, Rows)]
     assert blocks[:4] == [(0, 0, 64), (0, 64, 128), (0, 128, 192), (0, 192, 200)]
-    np.testing.assert_array_equal(sf.CP(2, solver=ALS(sweeps=2)).fit(tensor).model_.rows, whole.rows)
+    np.testing.assert_array_equal(sf.CP(2, solver=solver).fit(tensor).model_.rows, whole.rows)
 
 
 def days_tensor(per_day):

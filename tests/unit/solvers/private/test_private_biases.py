@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 import pytest
@@ -23,11 +23,8 @@ from sfumato.records import same
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.backfitting import Backfitting
 from sfumato.solvers.least_squares.own_rows import solve_own
-from sfumato.solvers.private.biases import (
-    BiasRelease,
-    PrivateBiases,
-    prefers_laplace,
-)
+from sfumato.solvers.private.bias_state import BiasRelease
+from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.level_sums import CountsQuery, SumsQuery
@@ -381,7 +378,7 @@ def test_local_rows_are_not_released_and_come_from_the_owner_alone(unit):
     alone = with_own_rows(made, Site(one, 1))
     assert own.mode_biases[0][7] == pytest.approx(alone.mode_biases[0][7], abs=1e-12)
     doubt = state.release.deviations[1][one.coordinates[1]] ** 2
-    scatter, variance = state.release.own
+    scatter, variance, *_ = state.release.own
     weights = scatter / (scatter + doubt)
     rest = one.values - released.predict(one.coordinates)
     ridge = scatter / variance
@@ -469,7 +466,7 @@ def test_counts_are_posterior_means():
     noisy = true + rng.normal(scale=15.0, size=true.size)
     for place in (-20.0, 0.0, 10.0, 60.0):
         near = np.abs(noisy - place) < 2.0
-        guess = positive_counts(np.array([place]), 15.0, 20.0)
+        guess = positive_counts(np.array([place]), 15.0, 20.0, inf)
         # Standard errors are below 0.3 (fixed seed).
         assert guess.means[0] == pytest.approx(true[near].mean(), abs=0.9)
         assert guess.variances[0] == pytest.approx(true[near].var(), rel=0.15)
@@ -477,9 +474,35 @@ def test_counts_are_posterior_means():
 
 def test_counts_keep_their_meaning_at_the_extremes():
     noisy = np.array([-1e6, -3.0, 0.0, 5.0, 1e6])
-    assert (positive_counts(noisy, 1.0, 10.0).means > 0).all()
-    np.testing.assert_allclose(positive_counts(noisy[3:], 1e-6, 10.0).means, noisy[3:], rtol=1e-3)
-    np.testing.assert_allclose(positive_counts(noisy[1:4], 1e6, 10.0).means, 10.0, rtol=0.01)
+    assert (positive_counts(noisy, 1.0, 10.0, inf).means > 0).all()
+    np.testing.assert_allclose(positive_counts(noisy[3:], 1e-6, 10.0, inf).means, noisy[3:], rtol=1e-3)
+    np.testing.assert_allclose(positive_counts(noisy[1:4], 1e6, 10.0, inf).means, 10.0, rtol=0.01)
+
+
+def test_counts_that_stand_out_of_noise_are_believed_as_far_as_all_levels_go():
+    """Of levels that have 0.04 on average, one has 25: by the exponential law it would have 0.1."""
+    guess = positive_counts(np.array([0.5, 25.0, 90.0]), 2.0, 0.04, 60.0)
+    assert guess.means[0] < 0.1
+    np.testing.assert_allclose(guess.means[1:], [21.0, 60.0])
+    np.testing.assert_allclose(guess.variances[1:], 4.0)
+
+
+def test_biases_of_a_few_popular_levels_among_thousands_do_not_blow_up():
+    """Their counts were taken for tiny, and what was divided by these was worse than a constant."""
+    rng = np.random.default_rng(4)
+    users, items, entries = 300, 4000, 24_000
+    popular = 1 / np.arange(1, items + 1) ** 1.1
+    cells = np.stack(
+        [rng.integers(0, users, entries), rng.choice(items, entries, p=popular / popular.sum())]
+    )
+    cells = np.unique(cells, axis=1).astype(np.int32)
+    values = rng.normal(3, 0.5, items)[cells[1]] + rng.normal(0, 0.8, cells.shape[1])
+    modes = Mode("user", users), Mode("item", items)
+    tensor = SparseTensor(cells, np.clip(values, *BOUNDS), modes, BOUNDS)
+    for noise in (0.6, 1.0, 1.5):
+        facts = facts_of(tensor, Unit("user"))
+        model = fit(PrivateBiases(noise, False), facts, Site(tensor, 1))[1].model
+        assert rmse(model, tensor) < 0.96 * tensor.values.std()
 
 
 def test_biases_have_the_least_error_of_all_amounts_of_shrinkage():

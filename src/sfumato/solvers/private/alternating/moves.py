@@ -18,16 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sfumato.kernels.numba.row_moves import Pull, move_rows
 from sfumato.types import Array
 
 _LEAST_DIRECTION = 1e-6  # of a design's variance, over its largest one
 
 
 class Coordinates(NamedTuple):
-    """W, which takes designs to features, and what takes rows to their coordinates."""
+    """W, which takes designs to features, what takes rows to coordinates, and the power of each."""
 
     designs: Array
     rows: Array
+    powers: Array
 
 
 def coordinates_of(designs: Array, rows: Array) -> Coordinates:
@@ -35,8 +37,8 @@ def coordinates_of(designs: Array, rows: Array) -> Coordinates:
     variances, axes = np.linalg.eigh(designs)
     variances = np.maximum(variances, _LEAST_DIRECTION * variances[-1] + 1e-300)
     root = (axes * np.sqrt(variances)) @ axes.T
-    turn = np.linalg.eigh(root @ rows @ root)[1]
-    return Coordinates((axes / np.sqrt(variances)) @ axes.T @ turn, root @ turn)
+    powers, turn = np.linalg.eigh(root @ rows @ root)
+    return Coordinates((axes / np.sqrt(variances)) @ axes.T @ turn, root @ turn, powers)
 
 
 def weighted_moment(rows: Array, counts: Array) -> Array:
@@ -51,12 +53,14 @@ class Block:
 
     ``noise``: variance of the noise in the average of the sums so far, by level. ``doubts``: variance
     of each coordinate given all that was released, averaged over entries; ``level_doubts``: what the
-    uncertainty of each level adds to the residuals of its entries.
+    uncertainty of each level adds to the residuals of its entries; ``level_data``: what it would add
+    without noise.
     """
 
     noise: Array | float = 0.0
     doubts: Array | None = None
     level_doubts: Array | None = None
+    level_data: Array | None = None
 
 
 class Moved(NamedTuple):
@@ -90,37 +94,25 @@ class Move:
         averaged: Array = (1 - self.step) ** 2 * block.noise + self.step**2 * self.noise
         return averaged
 
-    def _nearer(self, at: Array, sums: Array, noise: Array, power: Array) -> tuple[Array, Array]:
-        """A step towards the best linear guess, and what is not known of that; row by row.
-
-        The ridge of a row is (scatter + noise / n) / power: all is multiplied by the power.
-        """
-        n = self.counts[:, None]
-        doubt = self.scatter + noise[:, None] / n
-        whole = n * power
-        whole += doubt
-        moved = power * sums
-        moved -= doubt * at
-        moved /= whole
-        moved *= self.step
-        moved += at
-        return moved, np.divide(doubt * power, whole, out=whole)
-
     def by_gradients(self, rows: Array, biases: Array, sums: Array, block: Block) -> Moved:
         """From sums of gradients, those of the biases last; rows as deviations from their prior mean."""
         noise = self._averaged(block)
-        moved, doubts = self._nearer(rows, sums[:, : rows.shape[1]], noise, self.power)
-        if not self.bias_weight:
-            return Moved(moved, biases, self._known(noise, doubts, 0.0))
-        pull, bias_doubts = self._nearer(
-            (biases - self.bias_means)[:, None],
-            sums[:, -1:] / self.bias_weight,
-            noise / self.bias_weight**2,
-            self.bias_variances[:, None],
-        )
-        moved_biases = self.bias_means + pull[:, 0]
-        return Moved(moved, moved_biases, self._known(noise, doubts, bias_doubts[:, 0]))
+        moved = move_rows(rows, sums, Pull(self.step, self.counts, self.scatter, noise, self.power))
+        doubts, data = moved.level_doubts, moved.level_data
+        if self.bias_weight:
+            biases, bias_doubts = self._nearer_biases(biases, sums[:, -1], noise)
+            doubts, data = doubts + bias_doubts, data + self._left(self.bias_variances)
+        return Moved(moved.rows, biases, Block(noise, moved.doubts, doubts, data))
 
-    def _known(self, noise: Array, doubts: Array, bias_doubts: Array | float) -> Block:
-        average = self.counts @ doubts / self.counts.sum()
-        return Block(noise, average, doubts.sum(axis=1) + bias_doubts)
+    def _nearer_biases(self, biases: Array, sums: Array, noise: Array) -> tuple[Array, Array]:
+        """The same of a bias, which is one coordinate with a power and a mean for each level."""
+        n, power, weight = self.counts, self.bias_variances, self.bias_weight
+        doubt = self.scatter + noise / weight**2 / n
+        whole, away = n * power + doubt, biases - self.bias_means
+        pull = away + self.step * (power * sums / weight - doubt * away) / whole
+        return self.bias_means + pull, doubt * power / whole
+
+    def _left(self, power: Array) -> Array:
+        """What entries without noise would leave of such a variance."""
+        left: Array = self.scatter * power / (self.counts * power + self.scatter)
+        return left

@@ -8,7 +8,7 @@ from math import inf, sqrt
 import numpy as np
 
 from sfumato.kernels.grid import grid
-from sfumato.kernels.numba.alternating import Features, Weighting, entry_sums, unit_sums
+from sfumato.kernels.numba.alternating import Features, Weighting, unit_sums
 from sfumato.kernels.numba.contributions import moment_of_rows, squares_of_entries, squares_of_units
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
@@ -113,7 +113,7 @@ class BlockQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         model, block, features = self.model, self.block, self.features
-        sums = entry_sums(model, block, features, site.by_mode(max(block, 0)), site.threads)
+        sums = site.entry_sums(model, block, features)
         # One entry more or less adds what it has; a value replaced by another, at most twice that.
         bound = features.bound * (2 if self.unit.replaces else 1)
         return Clipped(sums, inf, bound, grid(features.bound))

@@ -12,14 +12,16 @@ from math import sqrt
 import numpy as np
 
 from sfumato.kernels.numba.alternating import CORE
+from sfumato.models.doubts import Doubts, noise_of
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
+from sfumato.models.told import Told
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.solvers.private.alternating.moves import Block, Move, Moved, weighted_moment
 from sfumato.solvers.private.alternating.queries import Owners, symmetric
 from sfumato.solvers.private.alternating.settings import Step, free_modes, sloped_mode
-from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
+from sfumato.solvers.private.bias_state import BiasRelease, BiasState, entry_weight
 from sfumato.solvers.private.free_columns import slope_columns
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import DivergedError, start_generator
@@ -73,6 +75,7 @@ class State:
     blocks: tuple[Block, ...]  # by mode, then the core's
     owned: Owned | None
     done: int
+    told: Told
     scatter: float = 0.0
 
     @property
@@ -123,7 +126,29 @@ class State:
             turn=turn,
             bias_precision=1 / self.start.own.variance,
             scatter=self.scatter,
+            certainty=self.start.certainty,
         )
+
+    def doubts(self) -> Doubts:
+        """What is not known of levels, noise and few entries apart; nothing of those owners solve."""
+        whole, data = list[Array | None](), list[Array | None]()
+        for m, block in enumerate(self.blocks[:-1]):
+            kept = m == self.facts.local
+            asked, left = block.level_doubts, block.level_data
+            whole.append(None if kept else self.bias_variances(m) if asked is None else asked)
+            data.append(None if kept else self.start.data[m] if left is None else left)
+        noise = noise_of(whole, data)
+        counts = self.start.counts
+        return Doubts(scatter=self.scatter, noise=noise, data=tuple(data), counts=counts)
+
+    def all_told(self) -> Told:
+        """What an update goes on from: as the first biases told it, beside those that were found."""
+        levels = list(self.told.levels)
+        for m, each in enumerate(levels):
+            if each is not None:
+                found = self.model.mode_biases[m] - self.start.biases[m]
+                levels[m] = None if m == self.facts.local else each._replace(biases=each.biases + found)
+        return replace(self.told, levels=tuple(levels))
 
     def owners(self, owned: Owned) -> Owners:
         return Owners(self.own_prior(owned.mode, owned.turn), owned.start)
@@ -170,16 +195,16 @@ def begun(beginning: Beginning, means: list[float]) -> State:
         turn = np.eye(model.ranks[own])
         owned = Owned(own, turn, turn, model.copy())
     blocks = (Block(),) * (model.order + 1)
-    known, done = beginning.biases.known, beginning.done
+    known, done, told = beginning.biases.known, beginning.done, beginning.biases.told
     none = (np.zeros(0),) * model.order
     homes: list[float | Array] = list(means)
-    state = State(facts, known, beginning.steps, model, (), none, start, blocks, owned, done)
+    state = State(facts, known, beginning.steps, model, (), none, start, blocks, owned, done, told)
     sloped = sloped_mode(facts, means)
     if sloped is not None:
         columns = slope_columns(start.biases[sloped], state.counts(sloped), model.ranks[sloped])
-        told = np.flatnonzero(columns.any(axis=0))
+        there = np.flatnonzero(columns.any(axis=0))
         home = np.zeros_like(model.factors[sloped])
-        home[:, told] = model.factors[sloped][:, told] = columns[:, told]
+        home[:, there] = model.factors[sloped][:, there] = columns[:, there]
         homes[sloped] = home
     return replace(state, homes=tuple(homes)).with_model(model, range(model.order))
 
@@ -266,18 +291,25 @@ def _entries_of_unit(state: State, owned: Owned) -> float:
 
 
 def move_of(
-    state: State, mode: int, length: float, rows: Array, noise: Array, bias_weight: float, *, timed: bool
+    state: State,
+    mode: int,
+    length: float,
+    powers: Array,
+    noise: Array,
+    bias_weight: float,
+    *,
+    timed: bool,
 ) -> Move:
-    """A step of a mode's rows. How much they explain is learnt from them.
+    """A step of a mode's rows. How much they explain is learnt from them: ``powers`` by coordinate.
 
     What is not known of them counts as well, or rows would shrink from round to round; but a time
     mode's are taken for one unless they stand out.
     """
     counts, block, unit = state.counts(mode), state.blocks[mode], state.facts.spread**2
     scale = unit * (_TIME_POWER if timed else 1.0)
-    power = np.full(rows.shape[1], _FIRST_POWER * scale)
+    power = np.full(powers.shape, _FIRST_POWER * scale)
     if block.doubts is not None:
-        seen = counts @ rows**2 / counts.sum() + (0.0 if timed else block.doubts)
+        seen = powers + (0.0 if timed else block.doubts)
         power = np.maximum(seen, _LEAST_POWER * scale)
     return Move(
         step=length,

@@ -135,17 +135,42 @@ class PrivateSGD(Silent):
 
     Parameters
     ----------
-    noise : scales all noise: one Gaussian query that spent the whole budget would have this noise
+    noise : float
+        Scales all noise: one Gaussian query that spent the whole budget would have this noise
         multiplier. Found by calibration.
-    passes : expected visits to each entry.
-    rate : probability with which a unit takes part in a step; a pass has 1 / rate steps.
-    clip : norm to which a unit's gradient is clipped, in spreads of what the biases leave.
-    step, last_step : of a pass, as shares of a Newton step; it falls geometrically.
-    levels_share : of the budget for counts and sums of levels; the steps get the rest.
-    bias_share : of a typical gradient's squared length for the biases.
-    typical : units (not entries) with more entries than this weigh theirs by sqrt(typical / entries).
-    prior_mean : what factors shrink towards, by mode; by default 1 for a time mode, else 0.
-    start : a released bias predictor to start from; its own stage is then left out.
+    passes : int or None
+        Expected visits to each entry.
+    rate : float or None
+        Probability with which a unit takes part in a step; a pass has 1 / rate steps.
+    clip : float or None
+        Norm to which a unit's gradient is clipped, in spreads of what the biases leave.
+    step, last_step : float or None
+        Of a pass, as shares of a Newton step; it falls geometrically.
+    levels_share : float or None
+        Of the budget for counts and sums of levels; the steps get the rest.
+    bias_share : float or None
+        Of a typical gradient's squared length for the biases.
+    typical : float or None
+        Units (not entries) with more entries than this weigh theirs by sqrt(typical / entries).
+    prior_mean : mapping or None
+        What factors shrink towards, by mode; by default 1 for a time mode, else 0.
+    start : model or None
+        A released bias predictor to start from; its own stage is then left out.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> public = sf.Public(labels=True, units=1000, entries=50_000)
+    >>> method = sf.PrivateSGD(passes=4, rate=0.5)
+    >>> privacy = sf.Privacy(3, 1e-6, unit="user", public=public, method=method)
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(modes, bounds=(1, 5))
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; gradient
+        perturbation, within epsilon 3, delta 1e-06 for all entries of one user,
+        their presence included.
+      1 x levels: Gaussian, noise multiplier 3.19
+      4 x gradient steps: Poisson Gaussian, noise multiplier 2.81, rate 0.5, steps 2
     """
 
     noise: float = 1.0

@@ -120,16 +120,39 @@ class InputPerturbation(Silent):
 
     Parameters
     ----------
-    noise : scale of the noise; calibrated to a budget. For randomised response, one over epsilon.
-    noise_law : "auto", "response" (k-ary randomised response on bins; ``Value`` only), "laplace" or
+    noise : float
+        Scale of the noise; calibrated to a budget. For randomised response, one over epsilon.
+    noise_law : str
+        "auto", "response" (k-ary randomised response on bins; ``Value`` only), "laplace" or
         "gaussian" (needs a delta). Range and number of bins, and the law under "auto", are those of
         the greatest expected information about an entry's mean, found from public numbers alone.
-    step : public spacing of the values where they have one, such as 1 for ratings from 1 to 5. Bins
-        are then cut half-way between values; otherwise a fit to few bins would be biased.
-    clamp : cut the noisy values to this range (paper W's option); not for randomised response.
-    sweeps : sweeps of the fit from each start; by default 100 for small problems, 40 for large ones.
-    starts : random starts, of which the likelihood of the released data picks one; by default eight
-        for small problems, two for large ones.
+    step : float or None
+        Public spacing of the values where they have one, such as 1 for ratings from 1 to 5. Bins are
+        then cut half-way between values; otherwise a fit to few bins would be biased.
+    clamp : pair of float or None
+        Cut the noisy values to this range (paper W's option); not for randomised response.
+    sweeps : int or None
+        Sweeps of the fit from each start; by default 100 for small problems, 40 for large ones.
+    starts : int or None
+        Random starts, of which the likelihood of the released data picks one; by default eight for
+        small problems, two for large ones.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> privacy = sf.Privacy(3, unit="value", method=sf.InputPerturbation(step=1.0))
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(
+    ...     modes, bounds=(1, 5), entries=50_000
+    ... )
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; input
+        perturbation, within epsilon 3 for one observed value.
+      each value by randomised response on 4 bins, placed by a probe of mean and
+          spread, for 0.005 of the budget: 0.48 of its information is left
+      1 x mean and spread: Laplace, noise multiplier 66.7; 0.005 of the budget
+      1 x values: Randomised Response, epsilon 2.98, categories 4, values 1; 0.99
+          of the budget
     """
 
     noise: float = 1.0

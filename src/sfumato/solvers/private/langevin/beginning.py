@@ -17,7 +17,8 @@ from sfumato.models.posterior import Family
 from sfumato.privacy.facts import CoupledFacts, Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
-from sfumato.solvers.private.biases import BiasState, PrivateBiases
+from sfumato.solvers.private.bias_state import BiasState
+from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.constant import COUNTED, ConstantQuery, constant_from
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.level_sums import CountsQuery
@@ -175,7 +176,8 @@ class First:
         else:
             likely = facts.expected_entries / facts.sizes[asked.mode]
             average = float(np.clip(noisy.values.mean(), 0.1 * likely, 10 * likely))
-            counts[v][asked.mode] = positive_counts(noisy.values, noisy.deviation, average).means
+            guess = positive_counts(noisy.values, noisy.deviation, average, facts.expected_entries)
+            counts[v][asked.mode] = guess.means
         return replace(
             state,
             biases=tuple(biases),

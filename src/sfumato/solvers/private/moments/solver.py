@@ -96,12 +96,38 @@ class PrivateMoments(Silent):
 
     Parameters
     ----------
-    noise : noise multiplier of all draws together, found from the budget.
-    pure : Laplace noise, where biases are all that is asked for; else Gaussian.
-    bias_share : of the budget for the biases, where there is more.
-    steps : times that ratings are projected.
-    own : ask how large own rows are. Not where further columns are found beside these: own rows are
+    noise : float
+        Noise multiplier of all draws together, found from the budget.
+    pure : bool
+        Laplace noise, where biases are all that is asked for; else Gaussian.
+    bias_share : float or None
+        Of the budget for the biases, where there is more.
+    steps : int or None
+        Times that ratings are projected.
+    own : bool
+        Ask how large own rows are. Not where further columns are found beside these: own rows are
         asked about once, along all of them.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = [sf.Mode("user", 1000), sf.Mode("item", 200)]
+    >>> public = sf.Public(labels=True, units=1000, entries=50_000)
+    >>> privacy = sf.Privacy(
+    ...     3, 1e-6, unit="user", public=public, method=sf.PrivateMoments(steps=2)
+    ... )
+    >>> plan = sf.CP(rank=2, privacy=privacy).plan(modes, bounds=(1, 5))
+    >>> print(plan.explain())
+    user 1,000 x item 200: CP of rank 2 with a mean and biases, float64; moments,
+        within epsilon 3, delta 1e-06 for all entries of one user, their presence
+        included.
+      own slopes on biases and counts of item, which cost nothing
+      1 x constant: Gaussian, noise multiplier 15.4; 0.01 of the budget
+      1 x spread: Gaussian, noise multiplier 34.7; 0.002 of the budget
+      1 x entries by item: Gaussian, noise multiplier 4.92; 0.099 of the budget
+      6 x residuals by item: Gaussian, noise multiplier 4.02; 0.89 of the budget
+      1 x how far owners differ: Gaussian, noise multiplier 28.3; 0.003 of the
+          budget
     """
 
     noise: float = 1.0
@@ -114,6 +140,7 @@ class PrivateMoments(Silent):
     always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
     proof: ClassVar[str] = "proofs/moments.md"
     proven: ClassVar[bool] = True
+    knows_doubts: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     # -- what will be done: never sees data -----------------------------------------------------
@@ -147,6 +174,7 @@ class PrivateMoments(Silent):
 
     @property
     def rounds_of_ratings(self) -> int:
+        """How often ratings are asked about."""
         return self.steps or STEPS
 
     def has_columns(self, facts: Facts) -> bool:
@@ -154,6 +182,7 @@ class PrivateMoments(Silent):
         return bool(asked_modes(facts, self.rounds_of_ratings))
 
     def share_of_biases(self, facts: Facts) -> float:
+        """Share of the budget for the biases."""
         if not self.has_columns(facts):
             return 1.0
         return self.bias_share or share_of_biases(facts, self.noise)
@@ -264,7 +293,8 @@ class PrivateMoments(Silent):
         return begun(state) if last else state, info
 
     def finish(self, state: State) -> Finished[Multilinear]:
-        return Finished(state.model(), own_prior=state.own_prior())
+        model, prior = state.model(), state.own_prior()
+        return Finished(model, own_prior=prior, doubts=state.doubts(), told=state.all_told())
 
 
 # -- how it is asked --------------------------------------------------------------------------------

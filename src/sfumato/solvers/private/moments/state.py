@@ -7,11 +7,13 @@ from math import sqrt
 
 import numpy as np
 
+from sfumato.models.doubts import Doubts, noise_of
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior, Pull
+from sfumato.models.told import Told
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.mechanisms import Noisy
-from sfumato.solvers.private.biases import BiasRelease, BiasState
+from sfumato.solvers.private.bias_state import BiasRelease, BiasState
 from sfumato.solvers.private.free_columns import slope_columns
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.factoring import (
@@ -78,6 +80,7 @@ class State:
     done: int
     seed: int
     scatter: float
+    told: Told
     variances: dict[int, float] = field(default_factory=lambda: dict(_FIRST_VARIANCES))
     pulls: dict[int, float] | None = None  # of groups, over what they are asked with
 
@@ -143,7 +146,13 @@ class State:
             bias_precision=1 / self.start.own.variance,
             scatter=self.scatter,
             doubts=tuple(None if m == local else self._doubts(m) for m in range(len(facts.modes))),
+            certainty=self.start.certainty,
         )
+
+    def all_told(self) -> Told:
+        """What an update goes on from; slopes on biases and counts are made anew then."""
+        slopes = [at for at, (group, _, _) in enumerate(self.groups()) if group in (SLOPE, COUNT)]
+        return replace(self.told, free=tuple(slopes))
 
     def asked_prior(self) -> OwnPrior:
         """What own rows are asked about: also how far they go along with where their entries are."""
@@ -163,6 +172,14 @@ class State:
                 strengths[here] = pulls.get(group, 0.0) * _PULL * first
                 at = here.stop
         return Pull(strengths, centre)
+
+    def doubts(self) -> Doubts:
+        """What is not known of levels; what is not known of columns counts as noise."""
+        local, start = self.facts.local, self.start
+        whole = [None if m == local else self._doubts(m) for m in range(len(self.facts.modes))]
+        data = tuple(None if m == local else each for m, each in enumerate(start.data))
+        noise = noise_of(whole, data)
+        return Doubts(scatter=self.scatter, noise=noise, data=data, counts=start.counts)
 
     def _doubts(self, mode: int) -> Array:
         """What is not known of a level's bias and columns, as variance of its entries."""
@@ -203,11 +220,14 @@ def begun(beginning: Beginning) -> State:
         beginning.done,
         beginning.seed,
         start.own.scatter,
+        beginning.biases.told,
     )
     for mode in column_modes(facts):
         counts = state.counts(mode)
         popular = np.argsort(-counts, kind="stable")[: popular_levels(facts, mode)]
-        made = slope_columns(start.biases[mode], counts, state.layout(mode).slopes)
+        told = beginning.biases.told_of(mode)
+        biases, number = (start.biases[mode], counts) if told is None else (told.biases, told.counts)
+        made = slope_columns(biases, number, state.layout(mode).slopes)
         state = state.with_mode(mode, ModeColumns(np.sort(popular), made))
     return state
 

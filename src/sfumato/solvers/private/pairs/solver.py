@@ -24,6 +24,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from sfumato.errors import SettingError
+from sfumato.models.doubts import Doubts
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.accounting import gaussian_multiplier
@@ -33,7 +34,8 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.records import record
 from sfumato.solvers.private.bias_shares import mode_shares
-from sfumato.solvers.private.biases import BiasState, PrivateBiases, guessed_biases, prefers_laplace
+from sfumato.solvers.private.bias_state import BiasState, with_biases, with_guess
+from sfumato.solvers.private.biases import PrivateBiases, prefers_laplace
 from sfumato.solvers.private.known import COUNTS_SHARE, PURE_COUNTS_SHARE, Known
 from sfumato.solvers.private.pairs.queries import (
     MOST_MORE,
@@ -129,6 +131,7 @@ class PrivatePairs(Silent):
     always_fits: ClassVar[tuple[str, ...]] = ("mean", "biases")
     proof: ClassVar[str] = "proofs/pairs.md"
     proven: ClassVar[bool] = True
+    knows_doubts: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     # -- what will be done: never sees data -----------------------------------------------------
@@ -243,7 +246,8 @@ class PrivatePairs(Silent):
         if state.facts.local is None:
             if state.pair is not None:
                 _write_pairs(state, model)
-            return Finished(model)
+            told = None if state.pair is not None else state.biases.told
+            return Finished(model, doubts=_doubts(state), told=told)
         at, variances = 0, np.ones(model.ranks[state.facts.local])
         for mode, variance in _effects(state).items():
             here = slice(at, at + state.facts.sizes[mode])
@@ -252,7 +256,9 @@ class PrivatePairs(Silent):
                     factor[:, here] = np.eye(factor.shape[0]) if m == mode else 1.0
             variances[here] = variance
             at = here.stop
-        return Finished(model, own_prior=_own_prior(state, variances))
+        prior, biases = _own_prior(state, variances), state.biases
+        doubts, told = biases.release.doubts(prior.scatter), replace(biases.told, free=tuple(range(at)))
+        return Finished(model, own_prior=prior, doubts=doubts, told=told)
 
 
 # -- owners' effects --------------------------------------------------------------------------------
@@ -285,6 +291,7 @@ def _own_prior(state: State, variances: Array) -> OwnPrior:
         bias_precision=1 / own.variance,
         scatter=max(own.scatter - sum(found.values()), _LEAST_SCATTER * own.scatter),
         doubts=tuple(None if guess is None else guess.variances for guess in guesses),
+        certainty=state.biases.certainty,
     )
 
 
@@ -329,7 +336,7 @@ def _best_pair(solver: PrivatePairs, state: State, noisy: Noisy) -> tuple[int, i
 
 def _refined(state: State, noisy: Noisy) -> BiasState:
     """Biases with sums and counts of another round, each round counting by its noise."""
-    known, model, clip = state.known, state.biases.model.copy(), _sums_clip(state.known)
+    known, clip = state.known, _sums_clip(state.known)
     levels, weights = list(state.biases.levels), _level_weights(known)
     asked = [m for m, weight in enumerate(weights.sums) if weight]
     cuts = np.cumsum([known.facts.sizes[m] for m in (*asked, *asked)])[:-1]
@@ -343,10 +350,8 @@ def _refined(state: State, noisy: Noisy) -> BiasState:
         if level.sums is not None and level.noise is not None:
             keep = noise / (level.noise + noise)
             sums, noise = keep * level.sums + (1 - keep) * sums, keep * level.noise
-        guess = guessed_biases(known, mode, sums, noise, counts, level.biases)
-        model.mode_biases[mode][:] = guess.means
-        levels[mode] = replace(level, counts=counts, sums=sums, noise=noise, biases=guess)
-    return replace(state.biases, model=model, levels=tuple(levels))
+        levels[mode] = with_guess(known, mode, replace(level, counts=counts, sums=sums, noise=noise))
+    return replace(state.biases, model=with_biases(state.biases.model, levels), levels=tuple(levels))
 
 
 def _nearer(before: Guess | None, counts: Array, variance: float) -> Guess:
@@ -390,6 +395,18 @@ def _write_pairs(state: State, model: Multilinear) -> None:
             factor[:, :size] = np.eye(size)
         elif m == large:
             factor[:, :size] = effects.reshape(size, -1).T
+
+
+def _doubts(state: State) -> Doubts:
+    """Those of biases, and the noise in sums of pairs."""
+    known = state.biases.release.doubts(state.known.facts.scatter)
+    if state.pair is None:
+        return known
+    small, each = state.pair[0], per_pair(state.facts, state.pair, state.entries)
+    noise, before = list(known.noise), known.noise[small]
+    added = np.full(state.facts.sizes[small], (state.weight * state.noise / each) ** 2)
+    noise[small] = added if before is None else before + added
+    return replace(known, noise=tuple(noise))
 
 
 def make(facts: Facts, wish: Wish) -> PrivatePairs:

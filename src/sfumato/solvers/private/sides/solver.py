@@ -33,7 +33,7 @@ from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
 from sfumato.records import record
 from sfumato.solvers.private.alternating.state import State as AlternatingState
-from sfumato.solvers.private.biases import BiasRelease, BiasState, entry_weight
+from sfumato.solvers.private.bias_state import BiasRelease, BiasState, entry_weight
 from sfumato.solvers.private.constant import PrivateConstant
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.private.moments.settings import level_weights
@@ -127,6 +127,14 @@ class State:
     strength: float = 1.0
     left: float = 1.0  # what all columns leave of the scatter
 
+    def column_doubts(self, order: int) -> tuple[Array | None, ...]:
+        """What is not known of columns that others' relations have led to, for each mode."""
+        doubts: list[Array | None] = [None] * order
+        for block in self.blocks:
+            before = doubts[block.mode]
+            doubts[block.mode] = block.doubts if before is None else before + block.doubts
+        return tuple(doubts)
+
 
 @record
 @dataclass(frozen=True)
@@ -165,6 +173,15 @@ class BesideOthers:
     def exact(self) -> bool:
         return bool(self.inner.exact)
 
+    @property
+    def pure(self) -> bool:
+        """Whether all noise is Laplace's: nothing is asked beside the relation's own fit then."""
+        return bool(getattr(self.inner, "pure", False))
+
+    @property
+    def knows_doubts(self) -> bool:
+        return bool(getattr(self.inner, "knows_doubts", False))
+
     # -- what will be done: never sees data -------------------------------------------------------
 
     def check(self, facts: Facts) -> None:
@@ -188,7 +205,7 @@ class BesideOthers:
         """What is asked after the relation's own fit."""
         # Laplace noise does not suit sums over many levels; and where a constant is all that noise
         # leaves, nothing else is to be had.
-        if getattr(self.inner, "pure", False) or isinstance(self.inner, PrivateConstant):
+        if self.pure or isinstance(self.inner, PrivateConstant):
             return ()
         share = side_share(self.inner, facts, self.noise) if self.share is None else self.share
         return side_steps(facts, [each.mode for each in self.features], bool(self.sources), share)
@@ -262,7 +279,11 @@ class BesideOthers:
         if state.made is None:
             raise RuntimeError("a fit that is not done has no model")
         model, prior = self.joined(state)
-        return Finished(model, own_prior=prior, own_means=self.own_means(state))
+        means, doubts = self.own_means(state), state.made.doubts
+        if doubts is not None:
+            doubts = replace(doubts, scatter=state.left * doubts.scatter)
+            doubts = doubts.with_noise(state.column_doubts(model.order))
+        return Finished(model, own_prior=prior, own_means=means, doubts=doubts)
 
     # -- own numbers ------------------------------------------------------------------------------
 
@@ -400,10 +421,7 @@ class BesideOthers:
             np.full(block.columns.shape[1], self._precision(state, number < len(state.blocks)))
             for number, block in enumerate(blocks)
         ]
-        doubts: list[Array | None] = [None] * joined.order
-        for block in state.blocks:
-            before = doubts[block.mode]
-            doubts[block.mode] = block.doubts if before is None else before + block.doubts
+        doubts = state.column_doubts(joined.order)
         prior = replace(prior, scatter=state.left * prior.scatter)
         return joined, extended_prior(prior, np.concatenate(precisions), doubts, joined.order)
 

@@ -382,16 +382,16 @@ def test_coordinates_make_designs_white_and_rows_uncorrelated():
     rng = np.random.default_rng(0)
     mix, rows, counts = rng.normal(size=(4, 4)), rng.normal(size=(50, 4)), rng.uniform(1, 9, 50)
     moment = mix @ mix.T
-    designs, turned = coordinates_of(moment, weighted_moment(rows, counts))
+    designs, turned, powers = coordinates_of(moment, weighted_moment(rows, counts))
     np.testing.assert_allclose(designs.T @ moment @ designs, np.eye(4), atol=1e-9)
     of_rows = weighted_moment(rows @ turned, counts)
-    np.testing.assert_allclose(of_rows, np.diag(np.diag(of_rows)), atol=1e-9)
+    np.testing.assert_allclose(of_rows, np.diag(powers), atol=1e-9)
     np.testing.assert_allclose(turned @ designs.T, np.eye(4), atol=1e-9)  # a . d = b . x, and back
     np.testing.assert_allclose(of_rows.trace(), np.trace(moment @ weighted_moment(rows, counts)))
 
 
 def test_a_direction_that_no_design_has_stays_finite():
-    designs, turned = coordinates_of(np.diag([2.0, 0.0]), np.ones((2, 2)))
+    designs, turned, _ = coordinates_of(np.diag([2.0, 0.0]), np.ones((2, 2)))
     assert np.isfinite(designs).all()
     np.testing.assert_allclose(turned @ designs.T, np.eye(2), atol=1e-9)
 
