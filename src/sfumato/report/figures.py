@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sfumato.data.io.write import replacing
+from sfumato.report.colours import ACCENT, FAINT, INK
 from sfumato.report.records import Curve, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_INK, _FAINT, _ACCENT = "#22303c", "#8a97a3", "#c8553d"
 
 
 def trade_off(
@@ -39,8 +38,8 @@ def trade_off(
     figure = Figure(figsize=(10, 4.6), dpi=150, layout=layout)
     axes = figure.subplots()
     if title:
-        figure.suptitle(title, x=0.015, ha="left", color=_INK, fontsize=13, fontweight="bold")
-    axes.set_title(note, loc="left", fontsize=11, color=_INK, pad=14)
+        figure.suptitle(title, x=0.015, ha="left", color=INK, fontsize=13, fontweight="bold")
+    axes.set_title(note, loc="left", fontsize=11, color=INK, pad=14)
     axes.set_xscale("log")
     labels = [
         *(_draw_level(axes, epsilons, level) for level in levels),
@@ -53,9 +52,9 @@ def trade_off(
     axes.set_xlim(min(epsilons) / 1.15, right * 5)
     axes.set_xticks(list(epsilons), [f"{epsilon:g}" for epsilon in epsilons])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("epsilon: the smaller, the more private", color=_INK)
-    axes.set_ylabel(errors, color=_INK)
-    axes.tick_params(colors=_INK, length=0)
+    axes.set_xlabel("epsilon: the smaller, the more private", color=INK)
+    axes.set_ylabel(errors, color=INK)
+    axes.tick_params(colors=INK, length=0)
     axes.spines[:].set_visible(False)
     target = Path(path)
     with replacing(target) as file:
@@ -73,12 +72,12 @@ class _Label(NamedTuple):
 
 def _draw_level(axes: Axes, epsilons: Sequence[float], level: Result) -> _Label:
     ends = [min(epsilons), max(epsilons)]
-    axes.plot(ends, [level.rmse] * 2, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
-    return _Label(level.rmse, f"{level.name}  {level.rmse:.3f}", _FAINT)
+    axes.plot(ends, [level.rmse] * 2, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
+    return _Label(level.rmse, f"{level.name}  {level.rmse:.3f}", FAINT)
 
 
 def _draw_curve(axes: Axes, epsilons: Sequence[float], curve: Curve, *, marked: bool) -> _Label:
-    colour = _ACCENT if marked else _INK
+    colour = ACCENT if marked else INK
     if curve.band:
         low, high = np.transpose(curve.band)
         axes.fill_between(epsilons, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sfumato.data import prepare
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
+from sfumato.markup import snippet
 from sfumato.privacy.guarantee import Guarantee
 
 # -- describing a tensor ------------------------------------------------------------------------
@@ -57,6 +58,24 @@ class Description:
     bytes_entries: int
     bytes_als: int
     bytes_sgd: int
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        modes = [
+            (mode.name, f"{mode.levels:,} levels of {mode.fewest:,} to {mode.most:,} entries")
+            for mode in self.modes
+        ]
+        values = "none is a finite number"
+        if self.mean is not None:
+            values = f"{self.lowest:g} to {self.highest:g}, mean {self.mean:.4g}"
+        problems = {
+            "repeat a cell": self.duplicates,
+            "not finite": self.not_finite,
+            "outside the bounds": self.outside_bounds,
+        }
+        found = [(name, f"{count:,} entries") for name, count in problems.items() if count]
+        entries = f"{self.entries:,}, {self.density:.3g} of all cells"
+        return snippet("Data", [*modes, ("entries", entries), ("values", values), *found])
 
 
 def describe(tensor: SparseTensor, rank: int = 8) -> Description:
@@ -118,11 +137,15 @@ def _describe_mode(mode: Mode, counts: NDArray[np.int64]) -> ModeDescription:
 
 @dataclass(frozen=True)
 class Result:
-    """How well a predictor did at held-out entries, and how long its fit took."""
+    """How well a predictor did at held-out entries, and how long its fit took.
+
+    ``measured`` is by a metric of the caller's own beside the RMSE: None where it does not apply.
+    """
 
     name: str
     rmse: float
     seconds: float
+    measured: float | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +155,31 @@ class Curve:
     name: str
     rmse: tuple[float, ...]
     band: tuple[tuple[float, float], ...] = ()
+
+
+# -- errors by popularity ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """Levels of like popularity: expected errors, and the measured one where entries were held out."""
+
+    levels: int
+    entries: float  # of an average level, as released
+    noise: float
+    scatter: float
+    expected: float
+    held_out: int | None = None
+    measured: float | None = None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A mode's levels from the rarest fifth to the most popular one."""
+
+    mode: str
+    status: str
+    groups: tuple[Group, ...]
 
 
 # -- what cutting a tensor has made -------------------------------------------------------------
@@ -181,7 +229,7 @@ class PrivateFit:
     def to_json(self) -> dict[str, Any]:
         return {
             "method": self.guarantee.method,
-            "guarantee": self.guarantee.to_json(),
+            "guarantee": self.guarantee.told(),
             "not_covered": NOT_COVERED,
         }
 
@@ -210,8 +258,13 @@ class Completed:
     written: tuple[str, ...]
     how: OpenFit | PrivateFit
     remarks: tuple[str, ...] = ()
+    metric: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         facts = asdict(self)
         del facts["how"], facts["remarks"]
+        if self.metric is None:
+            del facts["metric"]
+            for result in facts["held_out"]:
+                del result["measured"]
         return facts | self.how.to_json()

@@ -52,13 +52,17 @@ def plain_table(*headings: str) -> Table:
     return table
 
 
-def results_table(results: Sequence[Result]) -> Table:
-    """Held-out errors and seconds, the gain over the first (the constant) beside them."""
-    table = plain_table("", "held-out RMSE", "less than constant", "seconds")
+def results_table(results: Sequence[Result], metric: str | None = None) -> Table:
+    """Held-out errors and seconds, the gain over the first (the constant) beside them; and what another
+    metric says.
+    """
+    measured = [] if metric is None else [metric]
+    table = plain_table("", "held-out RMSE", "less than constant", *measured, "seconds")
     for result in results:
         gain = 1 - result.rmse / results[0].rmse if results[0].rmse else 0.0
         shown = "" if result is results[0] else f"{gain:.1%}"
-        table.add_row(result.name, f"{result.rmse:.4f}", shown, f"{result.seconds:.2f}")
+        also = [] if metric is None else ["" if result.measured is None else f"{result.measured:.4f}"]
+        table.add_row(result.name, f"{result.rmse:.4f}", shown, *also, f"{result.seconds:.2f}")
     return table
 
 
@@ -67,7 +71,7 @@ def completed_text(found: Completed) -> Group:
     from rich.console import Group
 
     first = f"{sizes_in_words(found.modes)}: {_entries_in_words(found)}"
-    errors = Group("", results_table(found.held_out), "") if found.held_out else Group()
+    errors = Group("", results_table(found.held_out, found.metric), "") if found.held_out else Group()
     remarks = [f"{remark}\n" for remark in found.remarks]
     return Group(first, errors, *remarks, *_fit_lines(found))
 

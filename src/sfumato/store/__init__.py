@@ -5,7 +5,8 @@ with their labels, versions) and ``manifest.json`` (size and hash of every other
 
 A private fit is kept in two folders. ``release`` is such a model folder, without the rows and labels
 of a mode whose rows stay with their owners, but with what owners need to solve them, and with the
-guarantee in words and as JSON; it is safe to hand out, and can be signed. ``owner`` holds those rows and
+guarantee as JSON, on a page (``LABEL.md``) and as a record for a registry (``deployment.yaml``); it is
+safe to hand out, and can be signed. ``owner`` holds those rows and
 labels, and is not.
 """
 
@@ -20,6 +21,7 @@ from sfumato.store.coupled import COUPLED, StoredCoupled, load_coupled, save_cou
 from sfumato.store.manifest import FORMAT, existing_folder, read_description
 from sfumato.store.models import (
     StoredModel,
+    as_released,
     load_model,
     release_files,
     save_model,
@@ -29,7 +31,9 @@ from sfumato.store.models import (
 )
 from sfumato.store.names import JSON, OWNER, RELEASE, is_model
 from sfumato.store.network import NETWORK, StoredNetwork, load_network, save_network
+from sfumato.store.recording import conformance, write_record
 from sfumato.store.replacing import check_destination, replacing_folder
+from sfumato.store.reports import put_reports
 from sfumato.store.several import (
     PRIVATE_COUPLED,
     StoredSeveral,
@@ -37,6 +41,7 @@ from sfumato.store.several import (
     load_private_coupled,
     save_coupled_release,
     save_private_coupled,
+    several_as_released,
 )
 from sfumato.store.signatures import has_manifest, new_key, sign, signed_by, verify
 
@@ -53,7 +58,9 @@ __all__ = [
     "StoredModel",
     "StoredNetwork",
     "StoredSeveral",
+    "as_released",
     "check_destination",
+    "conformance",
     "coupled_release_files",
     "guarantee_of",
     "has_manifest",
@@ -65,6 +72,7 @@ __all__ = [
     "load_network",
     "load_private_coupled",
     "new_key",
+    "put_reports",
     "release_files",
     "replacing_folder",
     "save_components",
@@ -76,9 +84,11 @@ __all__ = [
     "save_private",
     "save_private_coupled",
     "save_release",
+    "several_as_released",
     "sign",
     "signed_by",
     "verify",
+    "write_record",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,11 @@ import numpy as np
 
 from sfumato.data.tensor import Mode, check_bounds
 from sfumato.errors import ModelFileError
+from sfumato.models.doubts import Errors
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.models.own_means import OwnMeans
 from sfumato.models.own_prior import OwnPrior
+from sfumato.models.told import Told
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
 from sfumato.store.names import JSON, MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
@@ -50,6 +53,9 @@ class StoredModel:
     local: int | None = None  # mode whose rows are not part of a release
     own_prior: OwnPrior | None = None  # how these rows are solved
     own_means: OwnMeans | None = None  # what other relations of the same fit say of them
+    errors: Errors | None = None  # what intervals are made of
+    own_entries: Array | None = None  # how many each owner has, where intervals need it
+    told: Told | None = None  # what an update goes on from
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -68,7 +74,11 @@ _ALL_OWN = (
 
 def save_own(stored: StoredModel, folder: str | os.PathLike[str]) -> Path:
     """Write a model that is all of its owner's: there is no release of it."""
-    files = with_manifest({**_model_files(stored), NOT_FOR_RELEASE: _ALL_OWN})
+    return write_own(with_manifest({**_model_files(stored), NOT_FOR_RELEASE: _ALL_OWN}), folder)
+
+
+def write_own(files: dict[str, bytes], folder: str | os.PathLike[str]) -> Path:
+    """Files that are all of their owner's."""
     with replacing_folder(folder) as new:
         (new / OWNER).mkdir(mode=0o700)
         write_files(new / OWNER, files)
@@ -95,16 +105,32 @@ def write_folder(files: dict[str, bytes], folder: str | os.PathLike[str]) -> Pat
 
 
 def write_private(
-    release: dict[str, bytes], owner: dict[str, bytes] | None, folder: str | os.PathLike[str]
+    release: dict[str, bytes],
+    owner: dict[str, bytes] | None,
+    folder: str | os.PathLike[str],
+    beside: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """A release, and beside it what stays with owners where there is any."""
+    """A release, and beside it what stays with owners, and files that stay with the holder."""
     with replacing_folder(folder) as new:
         (new / RELEASE).mkdir()
         write_files(new / RELEASE, release)
+        write_files(new, dict(beside or {}))
+        for name in beside or ():
+            (new / name).chmod(0o600)
         if owner is not None:
             (new / OWNER).mkdir(mode=0o700)
             write_files(new / OWNER, owner)
     return Path(folder)
+
+
+def rebound_owner(folder: Path, release: Contents, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of owners' rows of a release, which say that they belong to another writing of it."""
+    owner = read_folder(folder)
+    if owner.description.get("release") != digest(release.manifest or b""):
+        raise ModelFileError(f"{folder} belongs to another release than the one beside it")
+    description = {**owner.description, "release": digest(files[MANIFEST])}
+    text = json.dumps(description, indent=1, ensure_ascii=False)
+    return with_manifest({**owner.files, JSON: text.encode()})
 
 
 def _model_files(stored: StoredModel) -> dict[str, bytes]:
@@ -135,6 +161,12 @@ def described(stored: StoredModel) -> tuple[dict[str, Any], dict[str, Array]]:
     if stored.own_prior is not None:
         description["own_prior"] = stored.own_prior.to_json()
         tensors |= stored.own_prior.tensors()
+    if stored.errors is not None:
+        description["errors"] = stored.errors.to_json()
+        tensors |= stored.errors.tensors()
+    if stored.told is not None:
+        description["told"] = stored.told.to_json()
+        tensors |= stored.told.tensors()
     return description, tensors
 
 
@@ -166,6 +198,8 @@ def _owner_files(stored: StoredModel, local: int, release: bytes) -> dict[str, b
 def own_described(stored: StoredModel, local: int) -> tuple[dict[str, Any], dict[str, Array]]:
     """Rows of owners: their labels, and the arrays by name."""
     tensors = {"factor": stored.model.factors[local], "bias": stored.model.mode_biases[local]}
+    if stored.own_entries is not None:
+        tensors["entries"] = np.ascontiguousarray(stored.own_entries, np.int64)
     return {"mode": mode_to_json(stored.modes[local])}, tensors
 
 
@@ -227,7 +261,15 @@ def assembled(
         guarantee,
         local,
         _own_prior(description.get("own_prior"), tensors, model, local),
+        errors=_errors(description.get("errors"), tensors, model, local),
+        told=_told(description.get("told"), tensors, model, local),
     )
+
+
+def as_released(stored: StoredModel) -> StoredModel:
+    """What a reader of a private model's release has of it."""
+    files = release_files(stored)
+    return _model_of(Contents(Path(RELEASE), files, files[MANIFEST]))
 
 
 def _local(local: Any, modes: tuple[Mode, ...], guarantee: Guarantee | None) -> int | None:
@@ -295,6 +337,44 @@ def _own_prior(
     return prior
 
 
+def _errors(
+    numbers: Any, tensors: Mapping[str, Array], model: Multilinear, local: int | None
+) -> Errors | None:
+    """What intervals are made of; a release that was not asked for them does not say it."""
+    if numbers is None:
+        return None
+    finite_number(numbers["scatter"], "the scatter")
+    if numbers["own_mode"] is not None:
+        whole_number(numbers["own_mode"], "the mode of own rows")
+        finite_number(numbers["own_precision"], "the precision of own entries")
+    mine = {name: array for name, array in tensors.items() if name.startswith("errors_")}
+    if any(array.dtype != np.float64 for array in mine.values()):
+        raise ValueError("what intervals are made of is not of float64")
+    errors = Errors.from_parts(numbers, mine, model.order)
+    errors.check(model.shape, local)
+    return errors
+
+
+def _told(
+    numbers: Any, tensors: Mapping[str, Array], model: Multilinear, local: int | None
+) -> Told | None:
+    """What an update goes on from; an older release, and some methods, do not say it."""
+    if numbers is None:
+        return None
+    for number in (numbers["mean_error"], numbers["spread"], *(numbers["own"] or ())):
+        if number is not None:
+            finite_number(number, "what periods have told")
+    whole_number(numbers["periods"], "the number of periods", least=1)
+    for column in numbers["free"]:
+        whole_number(column, "a component")
+    mine = {name: array for name, array in tensors.items() if name.startswith("told_")}
+    if any(array.dtype != np.float64 for array in mine.values()):
+        raise ValueError("what periods have told is not of float64")
+    told = Told.from_parts(numbers, mine, model.order)
+    told.check(model.shape, model.ranks, local)
+    return told
+
+
 def _with_owners(stored: StoredModel, local: int, release: Contents, owner: Contents) -> StoredModel:
     """A release with the rows that stayed with their owners put back."""
     with damage(owner.path):
@@ -316,6 +396,11 @@ def with_own_rows(
     check_precision(rows, biases, stored.model.rows)
     check_shape("factor", rows, (mode.size, stored.model.ranks[local]))
     check_shape("bias", biases, (mode.size,))
+    entries = tensors.get("entries")
+    if entries is not None:
+        check_shape("entries", entries, (mode.size,))
+        if entries.dtype != np.int64 or (entries < 0).any():
+            raise ValueError("numbers of own entries are whole and not below zero")
     model = stored.model.with_rows(local, rows, biases)
     modes = tuple(mode if m == local else other for m, other in enumerate(stored.modes))
-    return replace(stored, model=model, modes=modes)
+    return replace(stored, model=model, modes=modes, own_entries=entries)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 JSON, TENSORS = "model.json", "model.safetensors"
-GUARANTEE_JSON, GUARANTEE_TEXT = "guarantee.json", "guarantee.txt"
+GUARANTEE_JSON, LABEL, DEPLOYMENT = "guarantee.json", "LABEL.md", "deployment.yaml"
+EARLIER = "guarantee.txt"  # which the label has replaced
 NOT_FOR_RELEASE = "NOT-FOR-RELEASE.txt"
+REPORT, HOLDERS_REPORT = "report.html", "report-not-for-release.html"
 MANIFEST = "manifest.json"
 SIGNATURE, NEW_SIGNATURE = "signature.json", "signature.json.new"
 RELEASE, OWNER = "release", "owner"
 
 UNLISTED = frozenset({MANIFEST, SIGNATURE, NEW_SIGNATURE})  # what no manifest can or need list
-_FILES = UNLISTED | {JSON, TENSORS, GUARANTEE_JSON, GUARANTEE_TEXT, NOT_FOR_RELEASE}
+_PAGES = {REPORT, HOLDERS_REPORT}
+_FILES = UNLISTED | _PAGES | {JSON, TENSORS, GUARANTEE_JSON, LABEL, DEPLOYMENT, EARLIER, NOT_FOR_RELEASE}
 _FOLDERS = frozenset({RELEASE, OWNER})
 
 

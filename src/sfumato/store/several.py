@@ -55,6 +55,12 @@ def coupled_release_files(stored: StoredSeveral) -> dict[str, bytes]:
     return with_manifest({**model_files(about, tensors), **guarantee_files(stored.guarantee)})
 
 
+def several_as_released(stored: StoredSeveral) -> StoredSeveral:
+    """What a reader of the release has of it."""
+    files = coupled_release_files(stored)
+    return _several_of(Contents(Path(RELEASE), files, files[MANIFEST]))
+
+
 def save_coupled_release(stored: StoredSeveral, folder: str | os.PathLike[str]) -> Path:
     """Write a release, replacing an older one there; nothing is left if writing fails."""
     return write_folder(coupled_release_files(stored), folder)

@@ -29,6 +29,22 @@ def new_key(file: _PathLike) -> Path:
     """Make a key: the private one in ``file``, for you alone to read, the public one in ``file.pub``.
 
     Neither file may exist. The public key is for everybody who is to verify.
+
+    Parameters
+    ----------
+    file : path
+        Where to.
+
+    Returns
+    -------
+    Path
+        Of the private key.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> sf.new_key("key").name
+    'key'
     """
     private, public = keys.new_pair()
     path = as_path("file", file)
@@ -49,6 +65,28 @@ def sign(folder: _PathLike, key: _PathLike) -> str:
 
     Of a private fit's folder its release is signed. All files are held against the manifest first; none
     of them is touched, and a signature that was there is replaced.
+
+    Parameters
+    ----------
+    folder : path
+        That ``save`` or ``release`` has written.
+    key : path
+        File of the private key.
+
+    Returns
+    -------
+    str
+        The fingerprint.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> folder = (
+    ...     sf.Biases().fit(sf.synthetic.ratings_like(30, 20, 5, 400)).save("model")
+    ... )
+    >>> key = sf.new_key("key")
+    >>> sf.sign("model", key) == sf.verify("model", "key.pub")
+    True
     """
     private = keys.read_private(as_path("key", key))
     contents = _contents(folder)
@@ -66,6 +104,33 @@ def verify(folder: _PathLike, key: _PathLike) -> str:
     """Check that a release is whole and was signed by the owner of a public key; gives its fingerprint.
 
     Whatever is wrong is a ``ModelFileError``: a ``SignatureError`` where it is the signature.
+
+    Parameters
+    ----------
+    folder : path
+        That was signed.
+    key : path
+        File of the public key.
+
+    Returns
+    -------
+    str
+        The fingerprint.
+
+    Examples
+    --------
+    >>> import pathlib, sfumato as sf
+    >>> folder = (
+    ...     sf.Biases().fit(sf.synthetic.ratings_like(30, 20, 5, 400)).save("model")
+    ... )
+    >>> fingerprint = sf.sign(folder, sf.new_key("key"))
+    >>> written = pathlib.Path(folder, "manifest.json").write_text(
+    ...     "{}"
+    ... )  # somebody meddles
+    >>> sf.verify(folder, "key.pub")
+    Traceback (most recent call last):
+        ...
+    sfumato.errors.ModelFileError: model/manifest.json is damaged: 'format'
     """
     public = keys.read_public(as_path("key", key))
     contents = _contents(folder)

@@ -14,8 +14,11 @@ from safetensors.numpy import save as save_tensors
 from sfumato.data.tensor import Mode
 from sfumato.errors import ModelFileError
 from sfumato.privacy.guarantee import Guarantee
+from sfumato.standards.deployment import MODEL, deployment, deployment_yaml
+from sfumato.standards.label import label
+from sfumato.standards.people import People
 from sfumato.store.manifest import FORMAT
-from sfumato.store.names import GUARANTEE_JSON, GUARANTEE_TEXT, JSON, TENSORS
+from sfumato.store.names import DEPLOYMENT, GUARANTEE_JSON, JSON, LABEL, TENSORS
 from sfumato.typed import whole_number
 from sfumato.types import Array
 
@@ -35,8 +38,20 @@ def model_files(description: Mapping[str, Any], tensors: Mapping[str, Array]) ->
 
 
 def guarantee_files(guarantee: Guarantee) -> dict[str, bytes]:
+    """The guarantee for programs, for people, and as a record whose missing facts people fill in."""
     text = json.dumps(guarantee.to_json(), indent=1, ensure_ascii=False)
-    return {GUARANTEE_JSON: f"{text}\n".encode(), GUARANTEE_TEXT: f"{guarantee}\n".encode()}
+    return {GUARANTEE_JSON: f"{text}\n".encode(), **record_files(guarantee, {}, _version("sfumato"))}
+
+
+def record_files(
+    guarantee: Guarantee, people: People, made_by: str, product: str = MODEL
+) -> dict[str, bytes]:
+    """A release's label and its record, with what people say; ``made_by`` is the version that fitted."""
+    record = deployment(guarantee, people, product=product, version=made_by)
+    return {
+        LABEL: label(guarantee, people.get("contact")).encode(),
+        DEPLOYMENT: deployment_yaml(record, people).encode(),
+    }
 
 
 @cache
