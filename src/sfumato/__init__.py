@@ -1,17 +1,26 @@
 """Complete and factorise sparse multi-way data, with differential privacy that says what it protects.
 
-import sfumato as sf
+::
 
-ratings = sf.read("ratings.csv", modes=["user", "item"], value="rating", bounds=(1, 5))
-train, test = ratings.split(0.2, seed=0)
-model = sf.CP(rank=8).fit(train)
-model.rmse(test)
-model.predict(user="u17", item="m3")
+    import sfumato as sf
 
-privacy = sf.Privacy(epsilon=1, delta=1e-6, unit="user", public=sf.Public(labels=True, units=1000))
-private = sf.CP(rank=8, privacy=privacy).fit(train)
-print(private.guarantee_)
-private.release("release/")
+    ratings = sf.read(
+        "ratings.csv", modes=["user", "item"], value="rating", bounds=(1, 5)
+    )
+    train, test = ratings.split(0.2, seed=0)
+    model = sf.CP(rank=8).fit(train)
+    model.rmse(test)
+    model.predict(user="u17", item="m3")
+
+    privacy = sf.Privacy(
+        epsilon=1,
+        delta=1e-6,
+        unit="user",
+        public=sf.Public(labels=True, units=1000),
+    )
+    private = sf.CP(rank=8, privacy=privacy).fit(train)
+    print(private.guarantee_)
+    private.release("release/")
 """
 
 import ast

@@ -45,6 +45,7 @@ from sfumato.estimators.network import PrivateRegressor as PrivateRegressor
 from sfumato.estimators.power import PowerMethod as PowerMethod
 from sfumato.estimators.refitting import refit as refit
 from sfumato.estimators.search import PrivateSearch as PrivateSearch
+from sfumato.estimators.showing import show as show
 from sfumato.estimators.studies import lead as lead
 from sfumato.estimators.studies import make_study as make_study
 from sfumato.estimators.studies import take_part as take_part
@@ -55,8 +56,11 @@ from sfumato.fit.privatising import privatise as privatise
 from sfumato.fit.request import Privacy as Privacy
 from sfumato.fit.sharing import Sharing as Sharing
 from sfumato.fit.sharing import sharing as sharing
+from sfumato.fit.targets import Target as Target
+from sfumato.fit.targets import epsilon_for as epsilon_for
 from sfumato.models.components import Matching as Matching
 from sfumato.models.components import match_components as match_components
+from sfumato.models.doubts import Interval as Interval
 from sfumato.models.multilinear import CPModel as CPModel
 from sfumato.models.multilinear import TuckerModel as TuckerModel
 from sfumato.owners.study import Study as Study
@@ -66,6 +70,7 @@ from sfumato.privacy.budgets import Budget as Budget
 from sfumato.privacy.guarantee import Guarantee as Guarantee
 from sfumato.privacy.ledger import BudgetError as BudgetError
 from sfumato.privacy.ledger import Ledger as Ledger
+from sfumato.privacy.odds import Odds as Odds
 from sfumato.privacy.trust import Trust as Trust
 from sfumato.privacy.units import CountEvent as CountEvent
 from sfumato.privacy.units import Entry as Entry
@@ -86,6 +91,7 @@ from sfumato.solvers.gradient.minibatch import MinibatchSGD as MinibatchSGD
 from sfumato.solvers.gradient.sequential import SequentialSGD as SequentialSGD
 from sfumato.solvers.gradient.sgd import SGD as SGD
 from sfumato.solvers.least_squares.als import ALS as ALS
+from sfumato.solvers.least_squares.seen import SeenALS as SeenALS
 from sfumato.solvers.private.alternating.solver import PrivateAlternating as PrivateAlternating
 from sfumato.solvers.private.biases import PrivateBiases as PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant as PrivateConstant
@@ -95,8 +101,13 @@ from sfumato.solvers.private.langevin.solver import PrivateLangevin as PrivateLa
 from sfumato.solvers.private.moments.solver import PrivateMoments as PrivateMoments
 from sfumato.solvers.private.output import PrivateOutput as PrivateOutput
 from sfumato.solvers.private.passes import PrivatePasses as PrivatePasses
+from sfumato.solvers.private.popularity import PrivatePopularity as PrivatePopularity
+from sfumato.solvers.private.seen_together import PrivateSeen as PrivateSeen
+from sfumato.standards.conformance import Conformance as Conformance
+from sfumato.store import conformance as conformance
 from sfumato.store import new_key as new_key
 from sfumato.store import sign as sign
 from sfumato.store import verify as verify
+from sfumato.store import write_record as write_record
 
 __version__: str

@@ -8,6 +8,7 @@ the range of double precision.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from math import isfinite
@@ -139,6 +140,17 @@ def as_numbers(name: str, value: Any) -> NDArray[np.float64]:
         raise DataError(f"{name} must be numbers, got {shown(value)}") from error
 
 
+def as_one_column(y: NDArray[Any]) -> NDArray[Any]:
+    """Values that are given as the one column of a table, with scikit-learn's warning of it."""
+    if y.ndim != 2 or y.shape[1] != 1:
+        return y
+    from sklearn.exceptions import DataConversionWarning
+
+    message = "A column-vector y was passed when a 1d array was expected: y.ravel() is one"
+    warnings.warn(message, DataConversionWarning, stacklevel=2)
+    return y[:, 0]
+
+
 # -- records --------------------------------------------------------------------------------------
 
 
@@ -221,9 +233,9 @@ def check_kind(kind: type | UnionType, wanted: str, /, **settings: object) -> No
 
 
 def check_progress(progress: object) -> None:
-    """What is told of progress: a function, or None."""
-    if progress is not None and not callable(progress):
-        raise wrong("progress", "a function of what is done, or None", progress)
+    """What is told of progress: a function, or None; True for a bar."""
+    if progress is not None and not callable(progress) and not isinstance(progress, bool):
+        raise wrong("progress", "a function of what is done, True for a bar, or None", progress)
 
 
 def as_precision(dtype: DTypeLike) -> np.dtype[Any]:

@@ -3,6 +3,16 @@
 A. Vehtari, A. Gelman, D. Simpson, B. Carpenter and P.-C. Burkner, "Rank-normalization, folding, and
 localization: an improved R-hat for assessing convergence of MCMC", Bayesian Analysis 16 (2021). Draws of
 a number come as ``draws[chain, draw]``.
+
+Examples
+--------
+>>> import numpy as np
+>>> from sfumato import diagnostics
+>>> draws = np.random.default_rng(0).normal(size=(4, 500))
+>>> diagnostics.split_rhat(draws) < 1.01 < diagnostics.split_rhat(
+...     draws + [[0], [0], [0], [1]]
+... )
+True
 """
 
 from __future__ import annotations
@@ -22,6 +32,27 @@ def split_rhat(draws: ArrayLike) -> float:
 
     The larger of two: on normal scores of ranks, which sees chains at different places (also for laws
     without variance), and on the same of distances from the median, which sees different widths.
+
+    Parameters
+    ----------
+    draws : array_like
+        A row for each chain.
+
+    Returns
+    -------
+    float
+        One, or more; above 1.01 chains should not be trusted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sfumato import diagnostics
+    >>> draws = np.random.default_rng(0).normal(size=(4, 500))
+    >>> diagnostics.split_rhat(draws) < 1.01
+    True
+    >>> draws[0] += 1  # a chain that is somewhere else
+    >>> diagnostics.split_rhat(draws) > 1.1
+    True
     """
     halves = _halves(draws)
     if _constant(halves):
@@ -35,6 +66,31 @@ def effective_size(draws: ArrayLike, *, ranks: bool = False) -> float:
 
     By Geyer's initial monotone sequence on the autocorrelations of split chains; chains that do not
     agree lower it. With ``ranks`` of the normal scores of ranks, for laws that may have no variance.
+
+    Parameters
+    ----------
+    draws : array_like
+        A row for each chain.
+    ranks : bool
+        Whether to look at ranks instead of the numbers.
+
+    Returns
+    -------
+    float
+        At most a few times as many as there are draws.
+
+    Examples
+    --------
+    A walk that forgets slowly:
+
+    >>> import numpy as np
+    >>> from sfumato import diagnostics
+    >>> steps = np.random.default_rng(0).normal(size=(4, 500))
+    >>> walk = np.zeros((4, 500))
+    >>> for i in range(1, 500):
+    ...     walk[:, i] = 0.9 * walk[:, i - 1] + steps[:, i]
+    >>> diagnostics.effective_size(walk) < 300 < diagnostics.effective_size(steps)
+    True
     """
     check_flag(ranks=ranks)
     halves = _halves(draws)

@@ -121,5 +121,8 @@ def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _with_tuples(value: Any, hint: Any) -> Any:
-    wants_tuple = any(get_origin(each) is tuple for each in (hint, *get_args(hint)))
-    return tuple(value) if isinstance(value, list) and wants_tuple else value
+    """Lists as tuples where the hint, or one of its alternatives, says so; tuples of tuples too."""
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is tuple and isinstance(value, list):
+            return tuple(_with_tuples(one, get_args(each)[0]) for one in value)
+    return value

@@ -23,7 +23,6 @@ from sfumato.privacy.ledger import Ledger
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by
 from sfumato.sites.shards import ShardSite
-from sfumato.solvers.least_squares import als
 from sfumato.solvers.least_squares.questions import Rows, RowsQuery
 from sfumato.solvers.protocol import MomentsQuery, Run, random_start
 
@@ -181,9 +180,8 @@ def test_sites_without_entries_of_some_rows_add_nothing_to_them(engine):
 
 def test_questions_that_follow_each_other_are_sent_without_the_model(on_ray, monkeypatch):
     """Rows of a mode are asked for block by block, and the rows that these rest on stay as they are."""
-    monkeypatch.setattr(als, "_BLOCK_BYTES", 1)
     planted = sf.synthetic.cp((150, 100), 2, entries=3000, snr=3.0, seed=1)
-    plan = Plan(Shape(planted.tensor.modes, (2, 2)), sf.ALS(sweeps=3, presence=False))
+    plan = Plan(Shape(planted.tensor.modes, (2, 2)), sf.ALS(sweeps=3, presence=False, block_bytes=1))
     expected = carry_out(plan, Local(Site(planted.tensor, 1))).model
     sent = []
     with on_ray(cut_by(planted.tensor, 0, 3)) as several:

@@ -179,7 +179,7 @@ def test_charges_depend_on_public_numbers_alone(case, monkeypatch):
     class Enough(Exception):
         """What is drawn does not matter here."""
 
-    def watched(plan, *_):
+    def watched(plan, *_, **__):
         seen.append(plan.charges)
         raise Enough
 

@@ -58,7 +58,7 @@ def tensor(order):
 
 def short(solver):
     """The same solver with few rounds, and so the solvers that it is made of."""
-    few = {"sweeps": 3, "passes": 2, "starts": 1, "samples": 2, "burn_in": 2, "thin": 1}
+    few = {"levels": 4, "sweeps": 3, "passes": 2, "starts": 1, "samples": 2, "burn_in": 2, "thin": 1}
     parts = {part.name: getattr(solver, part.name) for part in fields(solver)}
     changes = {name: number for name, number in few.items() if name in parts}
     changes |= {name: short(part) for name, part in parts.items() if is_dataclass(part)}
@@ -389,7 +389,7 @@ SECRETS = (
 )
 
 
-def labelled():
+def labelled(order=3):
     """The ratings with labels that would be noticed."""
     modes = [
         Mode(
@@ -397,17 +397,19 @@ def labelled():
             mode.size,
             np.array([f"zz-secret-{mode.name}-{n}" for n in range(mode.size)], object),
         )
-        for mode in MODES
+        for mode in MODES[:order]
     ]
-    plain = tensor(3)
+    plain = tensor(order)
     return SparseTensor(plain.coordinates, plain.values, tuple(modes), (1.0, 5.0))
 
 
 @one_at_a_time("unit", ("value", "entry", "user"))
 @one_at_a_time("method", names("private"))
 def test_messages_hold_neither_labels_nor_the_seed_of_the_noise(method, unit, monkeypatch):
-    if method in ("moments", "pairs") and unit == "value":
-        pytest.skip("moments and pairs protect presence")
+    of_seen = method in ("seen", "popularity")
+    if (of_seen or method in ("moments", "pairs")) and unit == "value":
+        pytest.skip("they protect presence")
+    ratings = labelled(2 if of_seen else 3)
     messages = []
 
     def watched(plain):
@@ -416,24 +418,25 @@ def test_messages_hold_neither_labels_nor_the_seed_of_the_noise(method, unit, mo
 
     carry_out_private = base.carry_out_private
 
-    def carry_out_sent(plan, *rest):
+    def carry_out_sent(plan, *rest, **settings):
         task = replace(plan.task, solver=short(plan.task.solver))
-        return carry_out_private(watched(replace(plan, task=task)), *rest)
+        return carry_out_private(watched(replace(plan, task=task)), *rest, **settings)
 
     monkeypatch.setattr(base, "carry_out_private", carry_out_sent)
     monkeypatch.setattr(sources, "Local", partial(Posted, watched))
-    listed = {mode.name: mode.labels.tolist() for mode in labelled().modes}
+    listed = {mode.name: mode.labels.tolist() for mode in ratings.modes}
     privacy = sf.Privacy(
         4.0,
         1e-6,
         unit=unit,
         max_entries=4 if unit == "user" and method in ("input", "output") else None,
         method=method,
-        local="user" if method == "moments" else "auto",
+        local="user" if of_seen or method == "moments" else "auto",
         public=sf.Public(entries=40, labels=listed),
         seed=NOISE_SEED,
     )
-    sf.CP(None if method == "pairs" else 2, privacy=privacy, threads=1).fit(labelled())
+    loss = "seen" if of_seen else "squared"
+    sf.CP(None if method == "pairs" else 2, loss=loss, privacy=privacy, threads=1).fit(ratings)
     assert len(messages) >= 6  # at least the plan, a question and what was released, both ways
     assert any(b"Facts" in message for message in messages)  # what is sent can be searched
     for secret in SECRETS:

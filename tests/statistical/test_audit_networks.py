@@ -10,7 +10,7 @@ import pytest
 import sfumato as sf
 from sfumato.auditing import audit
 from sfumato.errors import DataError, SettingError
-from sfumato.kernels.jax import dense
+from sfumato.kernels.numba import dense
 from sfumato.solvers.network.settings import Training
 
 pytestmark = pytest.mark.usefixtures("few_trees")
@@ -68,9 +68,6 @@ def clipped_in_the_first_layer_alone(monkeypatch):
         dense, "_norms", lambda into, errors, squares: whole(into[:1], errors[:1], squares)
     )
     monkeypatch.setattr(dense, "_squares", lambda steps, _: 0.0 * steps[0][1].sum(1))
-    dense.clipped_sums.clear_cache()
-    yield
-    dense.clipped_sums.clear_cache()
 
 
 @pytest.mark.usefixtures("clipped_in_the_first_layer_alone")

@@ -1,5 +1,6 @@
 """The floor plan, as far as import-linter does not hold it: names of modules, and their lengths."""
 
+import ast
 from collections import defaultdict
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import sfumato as sf
 
 PACKAGE = Path(sf.__file__).parent
 MODULES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
-LONGEST = 500  # lines
+LONGEST = 475  # lines beside docstrings: these are the reference, and as long as there is to say
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 
 SAME_NAME = {
     "audit.py": "auditing a fit, and the command that does it",
@@ -16,6 +18,7 @@ SAME_NAME = {
     "components.py": "models of the power method, and folders that they are kept in",
     "coupled.py": "coupled models, where their data are held, their folders, and what people call",
     "ermis.py": "paper E's algorithms as printed, and its studies",
+    "page.py": "the page of a report, and the command that serves one",
     "passes.py": "passes over the entries, open and private",
     "plan.py": "plans, and the command that shows one",
     "power.py": "the power method as it is carried out and as people call it",
@@ -34,14 +37,12 @@ SAME_NAME = {
     "network.py": "networks: the model, its training, its folder, and what people call",
     "study.py": "what owners agree on, and the commands that plan it and carry it out",
     "wei.py": "paper W's algorithms as printed, and its studies",
+    "update.py": "an update as it is carried out, and the command that does it",
 }
 
 LONG = {
     "data/samples.py": "one reader of streams for each kind of source, with what they share",
     "data/synthetic.py": "one maker of invented data after the other",
-    "estimators/base.py": "what estimators of completion share: settings, fits, predictions, folders",
-    "estimators/coupled.py": "one class: settings, open and private fits, predictions, folders",
-    "privacy/mechanisms.py": "one mechanism after the other",
     "papers/ermis_sharing.py": "the rows of three tables of sites, each with its reading of the paper",
     "solvers/private/sides/solver.py": "one solver, and how it is put beside each method of a relation",
 }
@@ -57,7 +58,15 @@ def test_modules_of_one_name_have_one_subject():
     assert several.keys() == SAME_NAME.keys(), several
 
 
+def lines_of(module):
+    """How many lines a module has beside its docstrings."""
+    text = (PACKAGE / module).read_text(encoding="utf-8")
+    parts = [each for each in ast.walk(ast.parse(text)) if isinstance(each, DOCUMENTED)]
+    docstrings = [each.body[0] for each in parts if ast.get_docstring(each) is not None]
+    return len(text.splitlines()) - sum(each.end_lineno - each.lineno + 1 for each in docstrings)
+
+
 def test_long_modules_have_a_reason():
-    lines = {str(module): len((PACKAGE / module).read_text().splitlines()) for module in MODULES}
+    lines = {str(module): lines_of(module) for module in MODULES}
     long = {module: count for module, count in lines.items() if count > LONGEST}
     assert long.keys() == LONG.keys(), long

@@ -60,22 +60,58 @@ def audit(
 
     Parameters
     ----------
-    estimator : with ``privacy=...``: the fit to attack. Nothing is charged to its ledger.
-    data : a tensor with bounds, or a public shape, for which data are made up on which canaries show. Of
-        :class:`Coupled` tensors with bounds by name; canaries then are "ratings: least" and the like. Of
-        a network (X, y), or (X, y, groups): the canary is the last example, or all of its owner's.
-    runs : fits for each canary. The bound cannot exceed about the logarithm of a twentieth of them.
+    estimator : TensorEstimator, Coupled or PrivateNetwork
+        With ``privacy=...``: the fit to attack. Nothing is charged to its ledger.
+    data : SparseTensor, sequence or mapping
+        A tensor with bounds, or a public shape, for which data are made up on which canaries show.
+        Of :class:`Coupled` tensors with bounds by name; canaries then are "ratings: least" and the
+        like. Of a network (X, y), or (X, y, groups): the canary is the last example, or all of its
+        owner's.
+    runs : int
+        Fits for each canary. The bound cannot exceed about the logarithm of a twentieth of them.
         Decide on their number beforehand: to add runs until something is found is to try again, and
         each try has the error of one.
-    canaries : see :mod:`sfumato.auditing.neighbours`; by default those usual for the unit.
-    delta : at which epsilon is bounded; by default the budget's. For another one the promise is what
-        the accountant says there.
-    sees : parts of the release that the adversary looks at, such as ``["factor_2"]``; by default all.
-    seed : of all noise; None draws secret noise, as real fits do, which cannot be repeated.
-    whole_fits : whether input and output perturbation fit as long as ever after their noise is drawn.
-        What happens then is post-processing: it can hide a leak and never make one, and takes long.
-    out : folder in which runs are kept, so that an interrupted audit goes on where it stopped.
-    tell : hears what is done, how many runs of it, and of how many.
+    canaries : sequence of str or None
+        See :mod:`sfumato.auditing.neighbours`; by default those usual for the unit.
+    delta : float or None
+        At which epsilon is bounded; by default the budget's. For another one the promise is what the
+        accountant says there.
+    sees : sequence of str or None
+        Parts of the release that the adversary looks at, such as ``["factor_2"]``; by default all.
+    seed : int or None
+        Of all noise; None draws secret noise, as real fits do, which cannot be repeated.
+    whole_fits : bool
+        Whether input and output perturbation fit as long as ever after their noise is drawn. What
+        happens then is post-processing: it can hide a leak and never make one, and takes long.
+    out : path or None
+        Folder in which runs are kept, so that an interrupted audit goes on where it stopped.
+    tell : callable
+        Hears what is done, how many runs of it, and of how many.
+    confidence : float
+        With which the bound is to hold.
+    bounds : pair of float
+        Of made-up data.
+    processes : int or None
+        How many run at once; all cores by default.
+
+    Returns
+    -------
+    Audit
+        The bound, what found it, and whether the promise is refuted.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> privacy = sf.Privacy(epsilon=2, unit="value", method="bias")
+    >>> found = sf.audit(
+    ...     sf.Biases(privacy=privacy),
+    ...     (6, 5),
+    ...     runs=100,
+    ...     canaries=["least"],
+    ...     processes=1,
+    ... )
+    >>> 0 <= found.measured <= 2, found.violated
+    (True, False)
     """
     check_count(_LEAST_RUNS, runs=runs)
     check_common(confidence, delta, seed, whole_fits, processes, tell)

@@ -24,7 +24,7 @@ from sfumato.auditing.canaries import Canaries, place_canaries
 from sfumato.auditing.coin_scores import coin_scores
 from sfumato.auditing.subject import Subject, check_common, made_ready, unit_of
 from sfumato.auditing.trials import released, seed_from
-from sfumato.auditing.verdict import ACCENT, FAINT, INK, Outcome, Promise
+from sfumato.auditing.verdict import CarriedOut, Promise
 from sfumato.auditing.views import View
 from sfumato.checks import check_count
 from sfumato.data.tensor import Mode, SparseTensor
@@ -32,6 +32,7 @@ from sfumato.estimators.base import TensorEstimator
 from sfumato.fit.admit import with_labels_of
 from sfumato.fit.request import Privacy
 from sfumato.processes import each_done
+from sfumato.report.colours import ACCENT, FAINT, INK
 from sfumato.solvers.protocol import DivergedError
 from sfumato.types import Array
 
@@ -64,16 +65,44 @@ def audit_one_run(
 
     Parameters
     ----------
-    estimator : with ``privacy=...``: the fit to attack. Nothing is charged to its ledger.
-    data : a tensor with bounds, or a public shape, for which data are made up.
-    canaries : how many; see :mod:`sfumato.auditing.canaries` for what they are.
-    references : fits that the adversary makes to learn what to look for; they enter no count.
-    delta : at which epsilon is bounded; by default the budget's. For another one the promise is what
-        the accountant says there.
-    bounds : of made-up data.
-    seed : of coins and noise; None draws them in secret, which cannot be repeated.
-    whole_fits : whether input and output perturbation fit as long as ever after their noise is drawn.
-    tell : hears what is done, how many fits of it, and of how many.
+    estimator : TensorEstimator
+        With ``privacy=...``: the fit to attack. Nothing is charged to its ledger.
+    data : SparseTensor or sequence of int or Mode
+        A tensor with bounds, or a public shape, for which data are made up.
+    canaries : int
+        How many; see :mod:`sfumato.auditing.canaries` for what they are.
+    references : int
+        Fits that the adversary makes to learn what to look for; they enter no count.
+    delta : float or None
+        At which epsilon is bounded; by default the budget's. For another one the promise is what the
+        accountant says there.
+    bounds : pair of float
+        Of made-up data.
+    seed : int or None
+        Of coins and noise; None draws them in secret, which cannot be repeated.
+    whole_fits : bool
+        Whether input and output perturbation fit as long as ever after their noise is drawn.
+    tell : callable
+        Hears what is done, how many fits of it, and of how many.
+    confidence : float
+        With which the bound is to hold.
+    processes : int or None
+        How many run at once; all cores by default.
+
+    Returns
+    -------
+    OneRunAudit
+        The bound, and whether the promise is refuted.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> privacy = sf.Privacy(epsilon=2, unit="value", method="bias")
+    >>> found = sf.audit_one_run(
+    ...     sf.Biases(privacy=privacy), (30, 20), canaries=50, processes=1
+    ... )
+    >>> 0 <= found.measured <= 2, found.violated
+    (True, False)
     """
     check_count(_LEAST_CANARIES, _MOST_CANARIES, canaries=canaries)
     check_count(_LEAST_REFERENCES, references=references)
@@ -157,10 +186,33 @@ class Guesses:
 
 
 @dataclass(frozen=True, eq=False)
-class OneRunAudit(Outcome):
+class OneRunAudit(CarriedOut):
     """The outcome of an audit by one run. It depends on the data: it is for whoever holds them.
 
-    ``scores`` are higher for canaries whose coins look like heads; ``coins`` are what they showed.
+    Parameters
+    ----------
+    promise : Promise
+        What was attacked.
+    scores : array
+        Higher for canaries whose coins look like heads.
+    coins : array
+        What they showed.
+    confidence : float
+        With which the bound holds.
+    references : int
+        Fits that the adversary made to learn from.
+    seeded : bool
+        Whether the noise can be repeated.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> privacy = sf.Privacy(epsilon=2, unit="value", method="bias")
+    >>> found = sf.audit_one_run(
+    ...     sf.Biases(privacy=privacy), (30, 20), canaries=50, processes=1
+    ... )
+    >>> found.violated, found.canaries
+    (False, 50)
     """
 
     promise: Promise
@@ -172,6 +224,7 @@ class OneRunAudit(Outcome):
 
     @property
     def canaries(self) -> int:
+        """How many there were."""
         return int(self.coins.size)
 
     @property
@@ -185,13 +238,25 @@ class OneRunAudit(Outcome):
         )
 
     def correct(self, guesses: int) -> int:
-        """How many of the guesses are right: heads for the highest scores, tails for the lowest."""
+        """How many of the guesses are right: heads for the highest scores, tails for the lowest.
+
+        Parameters
+        ----------
+        guesses : int
+            How many canaries are guessed, from both ends.
+
+        Returns
+        -------
+        int
+            The right ones.
+        """
         order = np.argsort(self.scores, kind="stable")
         low, high = order[: guesses // 2], order[self.canaries - (guesses - guesses // 2) :]
         return int(np.count_nonzero(~self.coins[low]) + np.count_nonzero(self.coins[high]))
 
     @property
     def strongest(self) -> Guesses:
+        """The number of guesses with the largest bound."""
         return max(self.tries, key=lambda tried: tried.bound)
 
     @property
@@ -209,6 +274,7 @@ class OneRunAudit(Outcome):
         return self._said(found, seeded=self.seeded)
 
     def to_json(self) -> dict[str, Any]:
+        """The outcome as plain data."""
         return {
             **self._outcome(),
             "canaries": self.canaries,
@@ -218,7 +284,18 @@ class OneRunAudit(Outcome):
         }
 
     def picture(self, path: str | PathLike[str]) -> Path:
-        """Draw the share of right guesses against their number, beside the most that is allowed."""
+        """Draw the share of right guesses against their number, beside the most that is allowed.
+
+        Parameters
+        ----------
+        path : path
+            Where to.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         return self._drawn(path, lambda axes: _draw_guesses(axes, self))
 
 

@@ -14,9 +14,15 @@ import numpy as np
 
 from sfumato.auditing.bounds import Counts, epsilon_bound, lower_rate, upper_rate
 from sfumato.data.io.write import replacing
+from sfumato.errors import DataError
+from sfumato.markup import snippet
 from sfumato.privacy.budgets import rounded_up
+from sfumato.report.colours import ACCENT, FAINT, INK
+from sfumato.report.page.audited import audited
+from sfumato.report.page.page import audit_page, write_page
+from sfumato.typed import finite_number, made_of
 
-INK, FAINT, ACCENT = "#22303c", "#8a97a3", "#c8553d"  # of pictures
+_POINTWISE = 0.05  # error of the limits that a picture shows at each point
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,22 @@ class Finding:
         """The bound with another error."""
         return float(epsilon_bound(self.counts, self.delta, error))
 
+    def curve(self) -> dict[str, Any]:
+        """Rates of false and right alarms with their limits, each at this finding's share of the error.
+
+        A point is: false alarms, the least and the most that they may be, and the same of right alarms.
+        ``bound`` is the point that the bound is from, whose threshold was chosen on other runs.
+        """
+        c, share = self.counts, self.error / 2
+        rates = np.array([(0.0, 0.0), *self.roc, (c.second / c.second_runs, c.first / c.first_runs)])
+        seen = np.rint(rates * [c.second_runs, c.first_runs])
+        limits = [
+            (seen[:, n] / runs, lower_rate(seen[:, n], runs, share), upper_rate(seen[:, n], runs, share))
+            for n, runs in enumerate((c.second_runs, c.first_runs))
+        ]
+        points = np.round(np.stack([*limits[0], *limits[1]], axis=1), 6).tolist()
+        return {"confidence": 1 - self.error, "points": points[:-1], "bound": points[-1]}
+
     def to_json(self) -> dict[str, Any]:
         counts = {name: int(number) for name, number in self.counts._asdict().items()}
         return {
@@ -95,6 +117,7 @@ class Outcome(ABC):
 
     @property
     def verdict(self) -> str:
+        """In words: whether the promise is refuted, and what was measured."""
         # 99.9% is not 100%.
         measured = f"measured >= {_rounded_down(self.measured)} at {100 * self.confidence:g}%"
         if self.violated:
@@ -140,9 +163,52 @@ class Outcome(ABC):
         return target
 
 
+class CarriedOut(Outcome):
+    """An audit that was made here, with all that it found."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """All that was found, as plain data."""
+
+    def report(self, path: str | PathLike[str]) -> Path:
+        """Write what was found as one page of HTML. It depends on the data: it is not for release."""
+        return write_page(path, audit_page(audited(self.to_json())), private=True)
+
+    def _repr_html_(self) -> str:
+        return snippet("Audit", [("found", self.verdict), ("attacked", self.promise.method)])
+
+
 @dataclass(frozen=True, eq=False)
-class Audit(Outcome):
-    """The outcome of an audit. It depends on the data: it is for whoever holds them."""
+class Audit(CarriedOut):
+    """The outcome of an audit. It depends on the data: it is for whoever holds them.
+
+    Parameters
+    ----------
+    promise : Promise
+        What was attacked.
+    findings : tuple of Finding
+        What each attack on each canary showed.
+    confidence : float
+        With which the bound holds.
+    runs : int
+        Fits for each canary.
+    seeded : bool
+        Whether the noise can be repeated.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> privacy = sf.Privacy(epsilon=2, unit="value", method="bias")
+    >>> found = sf.audit(
+    ...     sf.Biases(privacy=privacy),
+    ...     (6, 5),
+    ...     runs=100,
+    ...     canaries=["least"],
+    ...     processes=1,
+    ... )
+    >>> found.violated, found.runs
+    (False, 100)
+    """
 
     promise: Promise
     findings: tuple[Finding, ...]
@@ -152,6 +218,7 @@ class Audit(Outcome):
 
     @property
     def strongest(self) -> Finding:
+        """The finding with the largest bound."""
         return max(self.findings, key=lambda finding: finding.bound)
 
     @property
@@ -160,7 +227,18 @@ class Audit(Outcome):
         return self.strongest.bound
 
     def measured_at(self, confidence: float) -> float:
-        """The bound with another confidence, from the same thresholds."""
+        """The bound with another confidence, from the same thresholds.
+
+        Parameters
+        ----------
+        confidence : float
+            Above a half, below 1.
+
+        Returns
+        -------
+        float
+            An epsilon.
+        """
         error = (1 - confidence) / len(self.findings)
         return max(finding.bound_at(error) for finding in self.findings)
 
@@ -188,17 +266,56 @@ class Audit(Outcome):
         return self._said(found, seeded=self.seeded)
 
     def to_json(self) -> dict[str, Any]:
+        """The outcome as plain data."""
         return {
             **self._outcome(),
             "gaussian": self.gaussian,
             "runs": self.runs,
             "seeded": self.seeded,
             "findings": [finding.to_json() for finding in self.findings],
+            "curve": self.strongest.curve(),
         }
 
     def picture(self, path: str | PathLike[str]) -> Path:
-        """Draw right against false alarms of the strongest attack, beside what the promise allows."""
+        """Draw right against false alarms of the strongest attack, beside what the promise allows.
+
+        Parameters
+        ----------
+        path : path
+            Where to.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
         return self._drawn(path, lambda axes: _draw_roc(axes, self))
+
+
+@dataclass(frozen=True)
+class Reported(Outcome):
+    """What the record of an audit says that was made before."""
+
+    promise: Promise
+    found: float
+    confidence: float
+
+    @property
+    def measured(self) -> float:
+        return self.found
+
+    @classmethod
+    def from_json(cls, data: Any) -> Reported:
+        """Of what :meth:`Audit.to_json` gave; whatever else it is given is an error in words."""
+        try:
+            promise = made_of(Promise, data["promise"], "the promise of an audit")
+            found = finite_number(data["measured"], "what an audit measured")
+            confidence = finite_number(data["confidence"], "the confidence of an audit")
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"not the record of an audit: {error}") from error
+        if not (found >= 0 and 0 < confidence < 1):
+            raise DataError(f"not the record of an audit: it has {found} at {confidence}")
+        return cls(promise, found, confidence)
 
 
 def _rounded_down(bound: float) -> str:
@@ -216,6 +333,7 @@ def _draw_roc(axes: Any, audit: Audit) -> None:
     axes.fill_between(false, np.clip(allowed, least, 1), 1.0, color=ACCENT, alpha=0.08, linewidth=0)
     axes.plot(false, np.clip(allowed, least, 1), color=ACCENT, linewidth=2)
     axes.plot(false, false, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
+    _draw_band(axes, best, least)
     roc = np.array(best.roc)
     axes.step(np.maximum(roc[:, 0], least), np.maximum(roc[:, 1], least), color=INK, where="post")
     _draw_interval(axes, best, least)
@@ -228,8 +346,26 @@ def _draw_roc(axes: Any, audit: Audit) -> None:
     axes.set_title(f"{best.attack}; canary {best.canary}", loc="left", fontsize=10, color=INK)
     axes.plot([], [], color=ACCENT, linewidth=2, label=f"the most that {promise} allows")
     axes.plot([], [], color=INK, label="the strongest attack, on runs that chose nothing")
+    axes.fill([], [], color=INK, alpha=0.14, linewidth=0, label="95% limits of each of its points")
     axes.plot([], [], color=FAINT, linestyle=(0, (4, 3)), label="guessing")
     axes.legend(loc="lower right", frameon=False, fontsize=9)
+
+
+def _draw_band(axes: Any, finding: Finding, least: float) -> None:
+    """How far off each point of the curve may be: exact limits of both rates, 95% for the two together.
+
+    Of so many points some lie beyond what is allowed by chance alone: the verdict is from one that was
+    chosen on other runs.
+    """
+    seldom, often = np.array(finding.roc).T
+    runs = finding.counts.second_runs, finding.counts.first_runs
+    hits = [np.rint(rate * of).astype(int) for rate, of in zip((seldom, often), runs, strict=True)]
+    share = _POINTWISE / 4
+    left, top = lower_rate(hits[0], runs[0], share), upper_rate(hits[1], runs[1], share)
+    right, bottom = upper_rate(hits[0], runs[0], share), lower_rate(hits[1], runs[1], share)
+    across = np.concatenate([left, right[::-1], [0.0]])
+    up = np.concatenate([top, bottom[::-1], [0.0]])
+    axes.fill(np.maximum(across, least), np.maximum(up, least), color=INK, alpha=0.14, linewidth=0)
 
 
 def _draw_interval(axes: Any, finding: Finding, least: float) -> None:

@@ -19,14 +19,20 @@ from sfumato.cli import (
     classify,
     complete,
     couple,
+    page,
     plan,
+    power,
     predict,
     privatise,
+    record,
+    report,
     reproduce,
     shard,
     show,
     sign,
     study,
+    top,
+    update,
 )
 from sfumato.cli.command import example, repeat_flags
 from sfumato.cli.interrupt import heard_at_once
@@ -73,6 +79,8 @@ class _Group(TyperGroup):
             raise  # the reader, such as `head`, has seen enough; typer ends quietly
         except (SfumatoError, OSError) as error:
             typer.echo(f"error: {_in_words(error)}", err=True)
+            if page := getattr(error, "page", ""):
+                typer.echo(f"more: {page}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)
@@ -82,7 +90,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     name="sfumato",
     cls=_Group,
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -112,15 +120,22 @@ def _sfumato(
 
 for _command in (
     complete.complete,
+    page.page,
+    update.update,
     privatise.privatise,
     shard.shard,
     couple.couple,
     classify.classify,
     predict.predict,
+    top.top,
     show.explain,
+    report.report,
+    record.conformance,
+    record.record,
     sign.sign,
     sign.verify,
     show.ledger,
+    power.power,
     plan.plan,
     audit.audit,
     show.describe,

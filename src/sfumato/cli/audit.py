@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _USUAL_SHAPE = (30, 30)
 _USUAL_NAMES = ("user", "item")
-_JSON, _PICTURE, _RUNS = "audit.json", "roc.png", "runs"
+_JSON, _PICTURE, _RUNS, _PAGE = "audit.json", "roc.png", "runs", "report.html"
 
 
 class Outcome(Protocol):
@@ -38,6 +38,8 @@ class Outcome(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
     def picture(self, path: Path) -> Path: ...
+
+    def report(self, path: Path) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class AuditOrder:
     whole_fits: bool
     out: Path | None
     processes: int | None
+    report: bool = False
 
     def estimator(self) -> TensorEstimator:
         from sfumato.estimators.completion import CP, Tucker
@@ -134,25 +137,26 @@ def _run_audit(order: AuditOrder, notes: Console) -> tuple[Outcome, list[Path]]:
             progress(done, of, Info(0))
 
         outcome = order.carry_out(tell)
-    return outcome, [] if order.out is None else _write(outcome, order.out)
+    return outcome, [] if order.out is None else _write(outcome, order.out, report=order.report)
 
 
 def _check_folder(out: Path) -> None:
     """A folder for an audit: new, empty, or an earlier one's, which is gone on with."""
     if out.exists() and not out.is_dir():
         raise SettingError(f"{out} is a file; name a folder")
-    known = {_JSON, _PICTURE, _RUNS}
+    known = {_JSON, _PICTURE, _RUNS, _PAGE}
     if out.is_dir() and any(path.name not in known for path in out.iterdir()):
         raise SettingError(f"{out} holds something else than an audit; name another folder")
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _write(outcome: Outcome, out: Path) -> list[Path]:
+def _write(outcome: Outcome, out: Path, *, report: bool) -> list[Path]:
     from sfumato.data.io.write import replacing
 
     with replacing(out / _JSON) as file:
         file.write(f"{json.dumps(outcome.to_json(), indent=1)}\n".encode())
-    return [out / _JSON, outcome.picture(out / _PICTURE)]
+    pages = [outcome.report(out / _PAGE)] if report else []
+    return [out / _JSON, outcome.picture(out / _PICTURE), *pages]
 
 
 @command(
@@ -160,6 +164,7 @@ def _write(outcome: Outcome, out: Path) -> list[Path]:
     "sfumato audit --shape 6 5 5 --unit value --epsilon 0.1 --method gradient --analysis paper",
     "sfumato audit ratings.csv --modes user item --value rating --bounds 1 5 --epsilon 1 \\",
     "    --delta 1e-6 --unit entry --labels-are-public --runs 2000 --out audit",
+    page="docs/audit.md",
 )
 def audit(
     file: Annotated[
@@ -211,6 +216,9 @@ def audit(
     processes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="By default one for each core.")
     ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write DIR/report.html, a page for you alone.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Attack what a private fit promises, and print a lower bound on the epsilon that it really has.
@@ -223,6 +231,8 @@ def audit(
     privacy = _attackable(promise, limits)
     if file is not None and shape:
         raise SettingError("give a file or --shape, not both")
+    if report and out is None:
+        raise SettingError("--report writes a page into a folder: name it with --out")
     order = AuditOrder(
         privacy,
         _made_up_modes(shape, columns.modes) if file is None else columns.read(file),
@@ -239,6 +249,7 @@ def audit(
         whole_fits,
         out,
         processes,
+        report,
     )
     outcome, written = _run_audit(order, console(stderr=True))
     if as_json:

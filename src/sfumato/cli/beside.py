@@ -17,12 +17,14 @@ import numpy as np
 from sfumato.errors import SfumatoError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.completion import Biases
+from sfumato.estimators.measuring import Metric
 from sfumato.metrics import rmse
 from sfumato.privacy.caveats import without_warnings
 from sfumato.report.progress import FitProgress
 from sfumato.report.records import Result
 from sfumato.solvers.private.biases import PrivateBiases
 from sfumato.solvers.private.constant import PrivateConstant
+from sfumato.solvers.private.popularity import PrivatePopularity
 
 if TYPE_CHECKING:
     from sfumato.data.tensor import SparseTensor
@@ -42,15 +44,24 @@ class Comparison:
     open: list[Result]
     private: list[Result]
     fit: Result
+    metric: Metric | None = None
 
     @property
     def results(self) -> list[Result]:
         return [*self.open, *self.private, self.fit]
 
+    def _better(self, rival: Result) -> bool:
+        """By the metric that was asked for, or by the RMSE."""
+        if self.metric is None or rival.measured is None or self.fit.measured is None:
+            return rival.rmse <= self.fit.rmse
+        if self.metric.higher_is_better:
+            return rival.measured >= self.fit.measured
+        return rival.measured <= self.fit.measured
+
     @property
     def lines(self) -> list[str]:
         """What there is to say of it."""
-        better = [rival.name for rival in self.private if rival.rmse <= self.fit.rmse]
+        better = [rival.name for rival in self.private if self._better(rival)]
         if not better:
             return [FOR_YOUR_EYES]
         return [
@@ -68,6 +79,7 @@ def compare(
     progress: FitProgress,
     *,
     with_private: bool,
+    metric: Metric | None = None,
 ) -> Comparison | None:
     """The fitted model beside what it has to beat, each fitted to the same entries.
 
@@ -80,13 +92,26 @@ def compare(
     begin = time.perf_counter()
     mean = float(known.values.mean(dtype=np.float64))
     seconds = time.perf_counter() - begin
-    constant = Result("constant, not private", rmse(test.values, np.full(test.n_entries, mean)), seconds)
-    openly = {"biases, not private": Biases(duplicates="mean", unseen="bias", progress=progress)}
+    same = np.full(test.n_entries, mean)
+    also = None if metric is None else metric.of_values(test.values, same)
+    constant = Result("constant, not private", rmse(test.values, same), seconds, also)
+    name_of = "popularity" if fitted.loss == "seen" else "biases"
+    openly = {
+        f"{name_of}, not private": Biases(
+            loss=fitted.loss, duplicates="mean", unseen="bias", progress=progress
+        )
+    }
     privately = _baselines(fitted, privacy, progress) if with_private else {}
     return Comparison(
-        [constant, *_measured(openly, known, test, progress)],
-        _measured(privately, train, test, progress),
-        Result(name, rmse(test.values, fitted.predict(test)), fitted.fit_seconds_),
+        [constant, *_measured(openly, known, test, progress, metric)],
+        _measured(privately, train, test, progress, metric),
+        Result(
+            name,
+            rmse(test.values, fitted.predict(test)),
+            fitted.fit_seconds_,
+            None if metric is None else metric.of(fitted, known, test),
+        ),
+        metric,
     )
 
 
@@ -101,10 +126,13 @@ def _baselines(
     )
     shared: dict[str, Any] = {
         "privacy": alone,
+        "loss": fitted.loss,
         "duplicates": fitted.duplicates,
         "unseen": "bias",
         "progress": progress,
     }
+    if fitted.loss == "seen":
+        return {} if method == PrivatePopularity.name else {PrivatePopularity.name: Biases(**shared)}
     made: dict[str, TensorEstimator] = {
         PrivateConstant.name: Biases(sweeps=0, **shared),
         PrivateBiases.name: Biases(**shared),
@@ -117,6 +145,7 @@ def _measured(
     train: SparseTensor,
     test: SparseTensor,
     progress: FitProgress,
+    metric: Metric | None,
 ) -> list[Result]:
     """The errors of those that can be fitted."""
     results = []
@@ -124,7 +153,8 @@ def _measured(
         progress.begin(name)
         with suppress(SfumatoError), without_warnings():
             error = rmse(test.values, baseline.fit(train).predict(test))
-            results.append(Result(name, error, baseline.fit_seconds_))
+            also = None if metric is None else metric.of(baseline, train, test)
+            results.append(Result(name, error, baseline.fit_seconds_, also))
     return results
 
 

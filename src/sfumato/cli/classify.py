@@ -30,6 +30,7 @@ from sfumato.cli.example_tables import (
     word,
     words_of,
 )
+from sfumato.cli.pages import Report, report_in
 from sfumato.cli.privacy import Spending, check_releasable, refuse_without_epsilon
 from sfumato.errors import DataError, SettingError
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from sfumato.estimators.network import PrivateClassifier, PrivateRegressor
     from sfumato.fit.request import Privacy
     from sfumato.report.networks import Measured
+    from sfumato.report.page.contents import Held
 
     Either = PrivateClassifier | PrivateRegressor
 
@@ -204,6 +206,7 @@ class Protection:
     "    --categories sex=f,m --epsilon 1 --delta 1e-6 --unit example --public-entries 5000 \\",
     "    --test others.csv --out model",
     take_several=("--columns", "--bounds", "--categories", "--classes", "--hidden"),
+    page="docs/networks.md#on-the-command-line",
 )
 def classify(
     file: Annotated[
@@ -241,6 +244,7 @@ def classify(
         str | None, typer.Option(metavar="NAME", help="Which sheet of a .xlsx file.")
     ] = None,
     separator: options.Separator = None,
+    report: Report = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -278,8 +282,10 @@ def classify(
         _check_columns(each, table, [*columns, said.label])
     with spending.told():
         _fit(estimator, said, tables[0], columns, protection.owner, notes)
-    written = save_or_rescue(partial(estimator.save, force=spending.force), out)
+    written = [save_or_rescue(partial(estimator.save, force=spending.force), out)]
     measured = None if test is None else _measured(estimator, said, tables, columns, notes)
+    if report:
+        written += report_in(out, estimator, None if measured is None else _held(measured))
     _say(file, out, estimator, tables[0].num_rows, measured, written, as_json)
 
 
@@ -386,13 +392,21 @@ def _measured(
         return None
 
 
+def _held(measured: Measured) -> Held:
+    from sfumato.report.networks import FOR_YOU_ALONE
+    from sfumato.report.page.contents import Held
+
+    both = (("the network", measured.network), ("a constant, not private", measured.constant))
+    return Held(measures=both, remarks=(FOR_YOU_ALONE,))
+
+
 def _say(
     file: Path,
     out: Path,
     estimator: Either,
     rows: int,
     measured: Measured | None,
-    written: Path,
+    written: Sequence[Path],
     as_json: bool,
 ) -> None:
     from sfumato.report.networks import measured_table
@@ -408,9 +422,9 @@ def _say(
             "classes": _classes(estimator),
             "fit_seconds": estimator.fit_seconds_,
             "private": guarantee is not None,
-            "guarantee": None if guarantee is None else guarantee.to_json(),
+            "guarantee": None if guarantee is None else guarantee.told(),
             "test": None if measured is None else measured.to_json(),
-            "written": [str(written)],
+            "written": [str(path) for path in written],
         }
         typer.echo(json.dumps(found))
     else:
@@ -423,7 +437,7 @@ def _say(
             screen.print(measured_table(measured))
         if guarantee is not None:
             screen.print(f"\n{guarantee}\n")
-        say_what_was_written(screen, [written])
+        say_what_was_written(screen, written)
         folder = quote(str(out))
         screen.print(f"predict: sfumato predict {folder} NEW.csv --out predictions.csv", soft_wrap=True)
         if guarantee is not None:

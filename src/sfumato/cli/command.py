@@ -10,6 +10,9 @@ from typing import Any, NamedTuple, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from sfumato.errors import SfumatoError
+
+DEFAULT_PAGE = "docs/cli.md"
 TAKE_SEVERAL = (
     "--modes",
     "--ranks",
@@ -38,6 +41,14 @@ def repeat_flags(args: Sequence[str], flags: Collection[str] = TAKE_SEVERAL) -> 
 
 class _Command(TyperCommand):
     take_several: Collection[str] = TAKE_SEVERAL
+    page: str = ""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SfumatoError as error:
+            error.page = error.page or self.page
+            raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, repeat_flags(args, self.take_several))
@@ -46,32 +57,35 @@ class _Command(TyperCommand):
 class Command(NamedTuple):
     """A function with what the command line says of it.
 
-    ``take_several`` are flags that take all words up to the next flag, beside the usual ones.
+    ``take_several`` are flags that take all words up to the next flag, beside the usual ones; ``page``
+    is that of the documentation which explains the command, and errors without a page of their own.
     """
 
     function: Callable[..., None]
     short_help: str
     examples: tuple[str, ...]
     take_several: tuple[str, ...] = ()
+    page: str = DEFAULT_PAGE
 
     def register(self, app: typer.Typer) -> None:
         flags = (*TAKE_SEVERAL, *self.take_several)
-        reader = type("Command", (_Command,), {"take_several": flags})
-        app.command(cls=reader, short_help=self.short_help, epilog=example(*self.examples))(
-            with_groups(self.function)
-        )
+        reader = type("Command", (_Command,), {"take_several": flags, "page": self.page})
+        end = f"More: {self.page}\n\n{example(*self.examples)}"
+        app.command(cls=reader, short_help=self.short_help, epilog=end)(with_groups(self.function))
 
 
 def command(
-    short_help: str, *examples: str, take_several: tuple[str, ...] = ()
+    short_help: str, *examples: str, take_several: tuple[str, ...] = (), page: str = DEFAULT_PAGE
 ) -> Callable[[Callable[..., None]], Command]:
     """Declare a function to be a command; its parameters are options, or groups of them."""
-    return lambda function: Command(function, short_help, examples, take_several)
+    return lambda function: Command(function, short_help, examples, take_several, page)
 
 
 def example(*lines: str) -> str:
     """What help ends with."""
-    return "\n".join(["\b", "Example:", *(f"  {line}" for line in lines)])
+    commands = sum(line.startswith("sfumato ") for line in lines)
+    heading = "Examples:" if commands > 1 else "Example:"
+    return "\n".join(["\b", heading, *(f"  {line}" for line in lines)])
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:

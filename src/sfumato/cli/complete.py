@@ -22,9 +22,10 @@ from sfumato.cli.common import (
     say_what_was_written,
     write_factors_beside,
 )
-from sfumato.cli.complete_order import Order, SolverName
+from sfumato.cli.complete_order import LossName, Order, SolverName
 from sfumato.cli.engines import Engines, check_bounds, check_order, shards_in
 from sfumato.cli.options import Duplicates, FactorFormat, ModelName
+from sfumato.cli.pages import Report, measured, report_in
 from sfumato.cli.privacy import Promise, Release
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from sfumato.data.shards import Shards
     from sfumato.data.tensor import Mode, SparseTensor
     from sfumato.estimators.base import TensorEstimator
+    from sfumato.estimators.measuring import Metric
     from sfumato.estimators.search import PrivateSearch
     from sfumato.fit.request import Privacy
     from sfumato.privacy.guarantee import Guarantee
@@ -87,6 +89,21 @@ def complete(
             metavar="SHARE", help="Share of the entries to hold out and measure errors at: --test 0.2."
         ),
     ] = None,
+    loss: Annotated[
+        LossName,
+        typer.Option(
+            help="What values are: numbers (squared), counts (poisson), yes or no as 1 or 0 (logistic); "
+            "or entries say what was seen, whatever their values, and all other cells are zeros (seen)."
+        ),
+    ] = LossName.squared,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What to measure beside the RMSE with --test: log-loss, deviance, recall@K or ndcg@K "
+            "(lists of K levels that were not in training); by default the loss's own.",
+        ),
+    ] = None,
     others: Annotated[
         list[Path] | None,
         typer.Option(
@@ -97,10 +114,12 @@ def complete(
     duplicates: options.DuplicatePolicy = Duplicates.error,
     seed: options.FitSeed = 0,
     threads: options.Threads = None,
+    device: options.Device = options.DeviceName.cpu,
     engines: Engines,
     promise: Promise,
     release: Release,
     factors: options.Factors = None,
+    report: Report = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -123,16 +142,21 @@ def complete(
     """
     from sfumato.cli.complete_received import Received
     from sfumato.data.io.privatised_files import is_privatised
+    from sfumato.models.losses import LOSSES
     from sfumato.report.text import NOT_PRIVATE, completed_text
     from sfumato.store import check_destination
 
     notes, tune_rank, bounds = notes_unless(quiet), release.tune_rank, columns.bounds
+    metric_of = _metric(metric, loss)
+    LOSSES[loss.value].check(bounds)
+    if loss in (LossName.seen, LossName.logistic) and bounds is None:
+        bounds = (0.0, 1.0)  # whatever the data are
     if others or is_privatised(file):
         asked = Received(file, tuple(others or ()), columns, model, rank, ranks, seed, threads)
         asked.refuse(
             solver, rounds, test, engines, {**promise.given(release), "--epsilon": promise.epsilon}
         )
-        asked.complete(out, release.force, notes, as_json)
+        asked.complete(out, release.force, notes, as_json, report=report)
         return
     with reading(file.name, notes):
         shards = shards_in(file)
@@ -141,21 +165,28 @@ def complete(
         bounds = shards.bounds
         if promise.epsilon is not None:
             check_bounds(shards)
-    privacy, engine = promise.settings(bounds, release), engines.settings(file, shards, threads)
+    privacy = release.of_period(promise.settings(bounds, release))
+    engine = engines.settings(file, shards, threads)
     order = Order(
-        model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank, engine
+        *(model, rank, ranks, solver, rounds, duplicates, seed, threads, privacy, tune_rank, engine),
+        loss=loss.value,
+        device=device.value,
     )
     check_destination(out)
     entries = _read(file, columns, order, notes) if shards is None else shards
     if privacy is None:
-        estimator, results = _fit(order, entries, test, notes)
+        estimator, results = _fit(order, entries, test, notes, metric_of)
         written, remarks = _save(estimator, out, factors, release.force), list[str]()
     else:
         with release.told():
             estimator, parts = _fit_privately(order, privacy, entries, test, notes)
         written = _save(estimator, out, factors, release.force)
-        results, remarks = _compare_private(order, privacy, estimator, parts, notes, as_json)
+        results, remarks = _compare_private(order, privacy, estimator, parts, notes, as_json, metric_of)
+    if report:
+        name = None if metric_of is None else metric_of.name
+        written += report_in(out, estimator, measured(results, remarks, name))
     found = _found(file, order, entries, test, estimator, results, remarks, written)
+    found = replace(found, metric=None if metric_of is None or not results else metric_of.name)
     if as_json:
         typer.echo(json.dumps(found.to_json()))
     else:
@@ -164,6 +195,16 @@ def complete(
         say_what_was_written(screen, written)
     if privacy is None:
         typer.echo(NOT_PRIVATE, err=True)
+
+
+def _metric(name: str | None, loss: LossName) -> Metric | None:
+    """What is measured beside the RMSE: as asked for, or else the loss's own."""
+    from sfumato.estimators.measuring import Metric
+    from sfumato.models.losses import LOSSES
+
+    if name is None and loss == LossName.squared:
+        return None
+    return Metric.named(name or LOSSES[loss.value].metric)
 
 
 def _read(file: Path, columns: options.Columns, order: Order, notes: Console) -> SparseTensor:
@@ -180,7 +221,11 @@ def _read(file: Path, columns: options.Columns, order: Order, notes: Console) ->
 
 
 def _fit(
-    order: Order, tensor: SparseTensor | Shards, test: float | None, notes: Console
+    order: Order,
+    tensor: SparseTensor | Shards,
+    test: float | None,
+    notes: Console,
+    metric: Metric | None,
 ) -> tuple[TensorEstimator, list[Result]]:
     """The estimator fitted to all entries, and the errors at held-out ones where asked for."""
     from sfumato.data.shards import Shards
@@ -200,8 +245,9 @@ def _fit(
     with FitProgress(notes) as progress:
         estimator = order.estimator(rounds=order.rounds, progress=progress)
         if parts is not None:
-            rivals = {"bias predictor": Biases(progress=progress), name: estimator}
-            results = compare(rivals, *parts, announce=progress.begin)
+            baseline = "popularity" if order.loss == "seen" else "bias predictor"
+            rivals = {baseline: Biases(loss=order.loss, progress=progress), name: estimator}
+            results = compare(rivals, *parts, announce=progress.begin, metric=metric)
         progress.begin(f"{name}: all entries")
         return estimator.fit(tensor), results
 
@@ -237,6 +283,7 @@ def _compare_private(
     parts: _Parts | None,
     notes: Console,
     as_json: bool,
+    metric: Metric | None,
 ) -> tuple[list[Result], list[str]]:
     """Errors at held-out entries, and what there is to say of them; JSON has no private baselines."""
     from sfumato.cli import beside
@@ -248,7 +295,9 @@ def _compare_private(
     name = _fitted_in_words(order, estimator, guarantee)
     try:
         with FitProgress(notes) as progress:
-            found = beside.compare(estimator, name, privacy, parts, progress, with_private=not as_json)
+            found = beside.compare(
+                estimator, name, privacy, parts, progress, with_private=not as_json, metric=metric
+            )
     except (Exception, KeyboardInterrupt) as error:  # what was paid for is on disk: the command goes on
         notes.print(f"the fit was not compared with others: {error or 'interrupted'}")
         return [], []

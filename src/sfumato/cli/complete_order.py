@@ -29,6 +29,13 @@ class SolverName(StrEnum):
     sequential = "sequential"
 
 
+class LossName(StrEnum):
+    squared = "squared"
+    poisson = "poisson"
+    logistic = "logistic"
+    seen = "seen"
+
+
 @dataclass(frozen=True)
 class Order:
     """What to fit, as asked for on the command line."""
@@ -44,6 +51,8 @@ class Order:
     privacy: Privacy | None = None
     tune_rank: list[int] | None = None
     engine: Ray | None = None
+    loss: str = "squared"
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.tune_rank and (self.ranks or self.rank is not None):
@@ -110,15 +119,18 @@ class Order:
         solver: Any = solver_class(self.solver.value, "open")()
         if rounds is not None:
             solver = replace(solver, **{"sweeps" if hasattr(solver, "sweeps") else "passes": rounds})
+        of_seen = self.loss == "seen"  # which has a solver of its own
         settings: dict[str, Any] = {
-            "solver": solver if self.privacy is None else "als",
+            "solver": "als" if of_seen or self.privacy is not None else solver,
             "privacy": self.privacy,
             "unseen": "error" if self.privacy is None else "bias",  # labels may be left out
+            "loss": self.loss,
             "duplicates": self.duplicates.value,
             "seed": self.seed,
             "threads": self.threads,
             "progress": progress,
             "engine": self.engine,
+            "device": self.device,
         }
         kind: Any = CP if self.model == ModelName.cp else Tucker
         estimator: TensorEstimator = kind(self.given_ranks, **settings)

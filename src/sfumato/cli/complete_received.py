@@ -15,6 +15,7 @@ from sfumato.cli.common import console, reading, save_or_rescue, say_what_was_wr
 from sfumato.cli.complete_order import SolverName
 from sfumato.cli.engines import Engines
 from sfumato.cli.options import ModelName
+from sfumato.cli.pages import report_in
 from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Received:
                 "values that were privatised are fitted in this process: leave --engine out"
             )
 
-    def complete(self, out: Path, force: bool, notes: Console, as_json: bool) -> None:
+    def complete(self, out: Path, force: bool, notes: Console, as_json: bool, *, report: bool) -> None:
         from sfumato.report.progress import FitProgress
         from sfumato.store import check_destination
 
@@ -74,7 +75,9 @@ class Received:
         with FitProgress(notes) as progress:
             progress.begin("fit behind the noise")
             fitted = self._estimator(progress).fit(entries)
-        written = save_or_rescue(lambda folder: fitted.save(folder, force=force), out)
+        written = [save_or_rescue(lambda folder: fitted.save(folder, force=force), out)]
+        if report:
+            written += report_in(out, fitted)
         self._say(entries, fitted, written, as_json)
 
     def _read(self, notes: Console) -> Privatised:
@@ -103,7 +106,9 @@ class Received:
             return CP(self.rank, **settings)
         return Tucker(self.ranks or self.rank, **settings)
 
-    def _say(self, entries: Privatised, fitted: TensorEstimator, written: Path, as_json: bool) -> None:
+    def _say(
+        self, entries: Privatised, fitted: TensorEstimator, written: list[Path], as_json: bool
+    ) -> None:
         guarantee = fitted.guarantee_
         clean = int((entries.numbers < 0).sum())
         if as_json:
@@ -114,8 +119,8 @@ class Received:
                 "clean": clean,
                 "ranks": list(fitted.model_.ranks),
                 "private": guarantee is not None,
-                "guarantee": None if guarantee is None else guarantee.to_json(),
-                "written": [str(written)],
+                "guarantee": None if guarantee is None else guarantee.told(),
+                "written": [str(path) for path in written],
             }
             typer.echo(json.dumps(said))
             return
@@ -133,4 +138,4 @@ class Received:
                 "NOT PRIVATE: raw values were fitted as well. The model and its predictions stay with "
                 "whoever holds these; there is no release"
             )
-        say_what_was_written(screen, [written])
+        say_what_was_written(screen, written)

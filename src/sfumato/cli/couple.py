@@ -21,6 +21,7 @@ from sfumato.cli.couple_order import (
 )
 from sfumato.cli.couple_promise import CoupledPromise
 from sfumato.cli.options import bins_by_column
+from sfumato.cli.pages import Report, measured, report_in
 from sfumato.cli.privacy import Spending
 from sfumato.errors import SettingError
 
@@ -52,6 +53,7 @@ DEFAULT_COUPLED_RANK = 5
         "--public-spread",
         "--public-step",
     ),
+    page="docs/coupled.md#on-the-command-line",
 )
 def couple(
     files: Annotated[
@@ -101,6 +103,7 @@ def couple(
         ),
     ] = False,
     factors: options.Factors = None,
+    report: Report = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -132,7 +135,7 @@ def couple(
         bounds = promise.bounds_of([table.name for table in tables])
         couple_private.carry_out(
             PrivateOrder(tables, bins, bounds, privacy, rank, seed, threads),
-            couple_private.Wanted(out, release, format, quiet, as_json, plan_only),
+            couple_private.Wanted(out, release, format, quiet, as_json, plan_only, report),
         )
         return
     if plan_only:
@@ -149,11 +152,18 @@ def couple(
         threads,
     )
     note = f"{order.name}: the usual rank, as none is given" if rank is None else ""
-    _fit_openly(order, out, format, note, quiet=quiet, as_json=as_json)
+    _fit_openly(order, out, format, note, quiet=quiet, as_json=as_json, report=report)
 
 
 def _fit_openly(
-    order: CoupleOrder, out: Path, factors: str | None, note: str, *, quiet: bool, as_json: bool
+    order: CoupleOrder,
+    out: Path,
+    factors: str | None,
+    note: str,
+    *,
+    quiet: bool,
+    as_json: bool,
+    report: bool,
 ) -> None:
     """Fit all tables without privacy, and say what came of it."""
     from sfumato.cli import couple_data, couple_fit
@@ -169,6 +179,9 @@ def _fit_openly(
         parts = couple_data.divide(order, sources)
     outcome = couple_fit.fit(order, parts, notes)
     written = couple_fit.save(outcome, out, factors)
+    if report:
+        results = couple_fit.all_results(outcome)
+        written += report_in(out, outcome.model, measured(results))
     if as_json:
         typer.echo(json.dumps(couple_fit.to_json(order, parts, outcome, written)))
     else:

@@ -26,6 +26,7 @@ from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, rmse
 from sfumato.models.posterior import Posterior
 from sfumato.models.several import Several
+from sfumato.report import records
 from sfumato.report.progress import FitProgress
 from sfumato.report.text import plain_table
 from sfumato.sites.coupled import CoupledSite
@@ -192,6 +193,15 @@ def _divergences(model: Coupled, relations: Relations) -> dict[str, float]:
         name: divergence(fitted, site, v) / relation.cells
         for v, (name, relation) in enumerate(relations.items())
     }
+
+
+def all_results(outcome: Outcome) -> list[records.Result]:
+    """Errors at held-out cells of all tables, as a page shows them."""
+    return [
+        records.Result(f"{name}: {each.name}", each.rmse, each.seconds)
+        for name, held in outcome.held_out.items()
+        for each in held.results
+    ]
 
 
 def save(outcome: Outcome, out: Path, factors: str | None) -> list[Path]:

@@ -27,6 +27,7 @@ from sfumato.cli.common import (
 )
 from sfumato.cli.couple_data import Source, among, find_sources
 from sfumato.cli.couple_order import PrivateOrder
+from sfumato.cli.pages import measured, report_in
 from sfumato.cli.privacy import Spending
 from sfumato.data import prepare
 from sfumato.data.cells import labels_in
@@ -68,6 +69,7 @@ class Wanted:
     quiet: bool
     as_json: bool
     plan_only: bool
+    report: bool
 
 
 class Parts(NamedTuple):
@@ -103,6 +105,13 @@ def carry_out(order: PrivateOrder, wanted: Wanted) -> None:
         model = _estimator(order, progress).fit(parts.train)
     written = _save(model, wanted)
     held_out = _compared(order, model, parts, wanted, notes)
+    if wanted.report:
+        errors = [
+            replace(result, name=f"{name}: {result.name}")
+            for name, found in held_out.items()
+            for result in found.results
+        ]
+        written += report_in(wanted.out, model, measured(errors, [FOR_YOUR_EYES] if errors else []))
     if wanted.as_json:
         typer.echo(json.dumps(_to_json(order, parts, model, held_out, written)))
     else:
@@ -358,7 +367,7 @@ def _to_json(
         "fit_seconds": model.fit_seconds_,
         "private": True,
         "method": None if guarantee is None else guarantee.method,
-        "guarantee": None if guarantee is None else guarantee.to_json(),
+        "guarantee": None if guarantee is None else guarantee.told(),
         "not_covered": NOT_COVERED,
         "written": [str(path) for path in written],
     }

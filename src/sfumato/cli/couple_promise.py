@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sfumato.cli import options
 from sfumato.cli.couple_order import by_name, number_between
 from sfumato.cli.privacy import Protection, Spending, check_releasable, refuse_without_epsilon
 from sfumato.errors import SettingError
@@ -68,6 +69,7 @@ class CoupledPromise(Protection):
             metavar="NAME=S...", help="Distance of a table's possible values: 1 for whole stars."
         ),
     ] = None
+    intervals: options.Intervals = False
 
     def settings(self, names: Sequence[str], release: Spending) -> Privacy | None:
         """The privacy asked for; whatever is wrong with it is said before a file is read."""
@@ -81,7 +83,12 @@ class CoupledPromise(Protection):
         self._check_tables(names)
         check_releasable(None if release.noise_seed is None else "seeded", release)
         public = Public(labels=self.labels(), units=self.public_units, relations=self._relations(names))
-        return Privacy(**self.asked(release), method=self.method.value, public=public)
+        return Privacy(
+            **self.asked(release),
+            method=self.method.value,
+            intervals=self.intervals,
+            public=public,
+        )
 
     def given(self, release: Spending) -> dict[str, object]:
         return {
@@ -91,6 +98,7 @@ class CoupledPromise(Protection):
             "--public-entries": self.public_entries,
             "--public-spread": self.public_spread,
             "--public-step": self.public_step,
+            "--intervals": self.intervals or None,
         }
 
     def bounds_of(self, names: Sequence[str]) -> dict[str, tuple[float, float]]:

@@ -156,6 +156,12 @@ class Duplicates(StrEnum):
     sum = "sum"
 
 
+class DeviceName(StrEnum):
+    cpu = "cpu"
+    gpu = "gpu"
+    auto = "auto"
+
+
 class FactorFormat(StrEnum):
     csv = "csv"
     parquet = "parquet"
@@ -176,6 +182,9 @@ DuplicatePolicy = Annotated[
 ]
 FitSeed = Annotated[int, typer.Option(help="Of the random start and the held-out entries.")]
 Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="By default all cores.")]
+Device = Annotated[
+    DeviceName, typer.Option(help="Where sums are made; auto takes a GPU where there is one.")
+]
 Factors = Annotated[
     FactorFormat | None, typer.Option(help="Also write the factors, to the folder OUT-factors.")
 ]
@@ -262,6 +271,14 @@ LabelsArePublic = Annotated[
         "--labels-are-public", help="The labels in FILE are public; those of owners never are."
     ),
 ]
+Intervals = Annotated[
+    bool,
+    typer.Option(
+        "--intervals",
+        help="Also ask, with 0.3% to 12% of the budget, how far values lie from predictions, for "
+        "`predict --interval` and `explain --groups`.",
+    ),
+]
 PublicSpread = Annotated[
     float | None,
     typer.Option(metavar="S", help="About how far values lie from their mean, if that is public."),
@@ -273,6 +290,12 @@ PublicStep = Annotated[
 LedgerFile = Annotated[
     Path | None,
     typer.Option("--ledger", metavar="FILE", help="Record spending there; it adds up over fits."),
+]
+Period = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Public name of the part of the data that is fitted; see `sfumato update`."
+    ),
 ]
 LedgerLimit = Annotated[
     float | None,

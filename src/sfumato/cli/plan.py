@@ -12,6 +12,7 @@ import typer
 from sfumato.cli import options
 from sfumato.cli.command import command
 from sfumato.cli.common import console, say_what_was_written
+from sfumato.cli.complete_order import LossName
 
 
 class TrustName(StrEnum):
@@ -26,13 +27,35 @@ class TrustName(StrEnum):
     "Say what a private fit would do, and what to expect.",
     "sfumato plan --shape 6040 3883 --entries 800000 --epsilon 1 --delta 1e-6 --unit user \\",
     "    --bounds 1 5 --out plan.png",
+    "sfumato plan --shape 6040 3883 --entries 800000 --target-rmse 0.93 --delta 1e-6 --unit user \\",
+    "    --bounds 1 5 --spread 1.12",
+    page="docs/planner.md",
 )
 def plan(
     shape: Annotated[
         list[int], typer.Option(metavar="INT...", help="Levels of each mode: --shape 6040 3883.")
     ],
     entries: Annotated[int, typer.Option(help="About how many entries there are.")],
-    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="The budget; or name a target.", show_default=False)
+    ] = None,
+    target_rmse: Annotated[
+        float | None,
+        typer.Option(metavar="E", help="Instead of --epsilon: the least that is expected to reach it."),
+    ] = None,
+    target_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Instead: to go this share of the way from biases to a full fit without privacy.",
+        ),
+    ] = None,
+    target_odds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="K", help="Instead: the largest with which odds of a suspicion grow K-fold at most."
+        ),
+    ] = None,
     delta: options.Delta = None,
     unit: Annotated[
         str, typer.Option(metavar="UNIT", help="What is protected: value, entry, a mode, values:MODE.")
@@ -51,6 +74,13 @@ def plan(
     spread: Annotated[
         float | None, typer.Option(metavar="S", help="About how far values lie from their mean.")
     ] = None,
+    loss: Annotated[
+        LossName,
+        typer.Option(
+            help="What values are: numbers (squared), counts (poisson), yes or no (logistic). Errors of "
+            "counts, --target-rmse and --spread are those of their roots, which are fitted."
+        ),
+    ] = LossName.squared,
     rank: Annotated[int | None, typer.Option(help="The largest rank to consider.")] = None,
     signal: Annotated[
         tuple[float, float] | None,
@@ -94,31 +124,35 @@ def plan(
     private constant and private biases, under a declared assumption of what data are like.
     """
     from sfumato.cli import plan_report
+    from sfumato.estimators import planning
 
-    order = plan_report.PlanOrder(
-        shape,
-        entries,
-        epsilon,
-        delta or 0.0,
-        unit,
-        modes,
-        bin or (),
-        local,
-        max_entries,
-        bounds,
-        spread,
-        rank,
-        signal,
-        trust.value.replace("-", " "),
-        sites,
-        tolerate,
-        site_entries,
+    targets = {"rmse": target_rmse, "share": target_share, "odds": target_odds}
+    order = planning.PlanOrder.within(
+        {name: wanted for name, wanted in targets.items() if wanted is not None},
+        epsilon=epsilon,
+        sizes=shape,
+        entries=entries,
+        delta=delta or 0.0,
+        unit=unit,
+        names=modes,
+        bins=bin or (),
+        local=local,
+        max_entries=max_entries,
+        bounds=bounds,
+        spread=spread,
+        loss=loss.value,
+        rank=rank,
+        signal=signal,
+        kind=trust.value.replace("-", " "),
+        sites=sites,
+        tolerate=tolerate,
+        site_entries=site_entries,
     )
-    found = plan_report.rows(order)
+    found = planning.rows(order)
     if out is not None:
         plan_report.draw(order, found, out)
     if as_json:
-        typer.echo(json.dumps(plan_report.to_json(order, found)))
+        typer.echo(json.dumps(planning.to_json(order, found)))
         return
     screen = console()
     screen.print(plan_report.text(order, found))

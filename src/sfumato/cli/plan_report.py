@@ -3,239 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from math import floor, log10, prod
+from math import floor, log10
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sfumato.data.profile import Profile
-from sfumato.data.tensor import Mode
-from sfumato.errors import SettingError
-from sfumato.estimators.completion import CP
-from sfumato.fit.admit import with_labels_of
-from sfumato.fit.choose import choose
-from sfumato.fit.completion import Completion
+from sfumato.estimators.planning import NAMES, PlanOrder, Row
 from sfumato.fit.outlook import Outlook
-from sfumato.fit.plan import PrivatePlan
-from sfumato.fit.planner import Expectation, Forecast, forecast, serves_factors
-from sfumato.fit.request import Privacy
-from sfumato.fit.sharing import Sharing, sharing
-from sfumato.privacy.budgets import Budget
-from sfumato.privacy.caveats import warn_of
-from sfumato.privacy.clipping import check_range
-from sfumato.privacy.trust import Trust
-from sfumato.privacy.units import Public, Unit
+from sfumato.fit.planner import Expectation, serves_factors
+from sfumato.privacy.units import Unit
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
 _MOST_DIGITS = 5  # behind the point: with more, a row of budgets is wider than a screen
-_EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
-_USUAL_NAMES = ("user", "item")
 COSTS_NOTHING = "This costs no privacy: it follows from the numbers given, and no data is touched."
-_NAMES = {"bias": "biases", "alternating": "factors", "moments": "factors"}
-
-
-@dataclass(frozen=True)
-class PlanOrder:
-    """What to plan for, as asked for on the command line."""
-
-    sizes: Sequence[int]
-    entries: int
-    epsilon: float
-    delta: float
-    unit: str
-    names: Sequence[str] | None = None
-    bins: Sequence[str] = ()
-    local: str | None = "auto"
-    max_entries: int | None = None
-    bounds: tuple[float, float] | None = None
-    spread: float | None = None
-    rank: int | None = None
-    signal: tuple[float, float] | None = None
-    kind: str = "one owner"
-    sites: int | None = None
-    tolerate: int | None = None
-    site_entries: int | None = None
-
-    @cached_property
-    def trust(self) -> Trust:
-        """Who is trusted; of secure shares every site knows its own, so that one is tolerated."""
-        if self.sites is None and self.kind != "one owner":
-            raise SettingError(f"{self.kind!r} is about several sites: say how many with --sites")
-        usual = 1 if self.kind == "secure shares" else 0
-        tolerate = usual if self.tolerate is None else self.tolerate
-        return Trust(self.kind, self.sites or 1, tolerate)  # type: ignore[arg-type]
-
-    @cached_property
-    def sharing(self) -> Sharing | None:
-        """Whether it pays to share; None where there is nobody to share with."""
-        if self.trust.sites == 1:
-            if self.site_entries is not None:
-                raise SettingError("--site-entries is about one of several sites: say --sites as well")
-            return None
-        if self.site_entries is not None and not 1 <= self.site_entries <= self.entries:
-            raise SettingError(
-                f"--site-entries must lie between 1 and --entries, {self.entries:,}, "
-                f"got {self.site_entries:,}"
-            )
-        return sharing(
-            self.plan.task.facts,
-            self.budget,
-            entries_of_site=self.site_entries,
-            profile=self.profile,
-            most=self.rank,
-        )
-
-    @cached_property
-    def modes(self) -> tuple[Mode, ...]:
-        sizes, count = self.sizes, len(self.sizes)
-        if count < 2 or min(sizes) < 2:
-            raise SettingError("--shape takes two sizes or more, each from 2 on: --shape 6040 3883")
-        names = self.names or [*_USUAL_NAMES, *(f"mode{m + 1}" for m in range(2, count))][:count]
-        if len(set(names)) != count or len(names) != count:
-            raise SettingError(f"--modes takes {count} different names, one for each size")
-        if not 1 <= self.entries <= prod(sizes):
-            raise SettingError(
-                f"--entries must lie between 1 and the number of cells, {prod(sizes):,}, "
-                f"got {self.entries:,}"
-            )
-        bins = self._bins(names)
-        return tuple(Mode(n, size, bin=bins.get(n)) for n, size in zip(names, sizes, strict=True))
-
-    def _bins(self, names: Sequence[str]) -> dict[str, str]:
-        pairs = [text.partition("=") for text in self.bins]
-        for name, _, resolution in pairs:
-            if name not in names or not resolution:
-                raise SettingError(
-                    f"--bin takes a mode and a bin, as in day=day; the modes are {', '.join(names)}"
-                )
-        return {name: resolution for name, _, resolution in pairs}
-
-    @cached_property
-    def range(self) -> tuple[float, float]:
-        """The bounds; where none are given, two spreads to each side."""
-        bounds = self.bounds or (-2 * (self.spread or 1.0), 2 * (self.spread or 1.0))
-        check_range(*bounds)
-        return bounds
-
-    @property
-    def scale(self) -> float:
-        """Standard deviation of the values, as far as that is known: else one."""
-        return self.spread or (self.range[1] - self.range[0]) / 4
-
-    @cached_property
-    def profile(self) -> Profile:
-        if self.signal is None:
-            return Profile()
-        return Profile(biases=self.signal[0], interactions=self.signal[1])
-
-    @cached_property
-    def budget(self) -> Budget:
-        return Budget(self.epsilon, self.delta)
-
-    @cached_property
-    def plan(self) -> PrivatePlan[Completion]:
-        """What a fit with ``--method auto`` would do."""
-        modes = self.modes  # what is wrong with them is said first
-        public = Public(entries=self.entries, spread=self.spread, profile=self.profile)
-        privacy = Privacy(
-            self.epsilon,
-            self.delta,
-            unit=self.unit,
-            max_entries=self.max_entries,
-            local=None if self.local == "none" else self.local,
-            public=with_labels_of(modes, public),
-            trust=self.trust,
-        )
-        plan = CP(self.rank)._private_plan(privacy, modes, bounds=self.range, entries=self.entries)
-        warn_of(plan.caveats)
-        return plan
-
-
-class Row:
-    """One budget: what each method is expected to reach, and which one ``auto`` takes."""
-
-    def __init__(self, order: PlanOrder, epsilon: float) -> None:
-        facts, budget = order.plan.task.facts, Budget(epsilon, order.delta)
-        self.epsilon = epsilon
-        self.forecast: Forecast = forecast(facts, budget, profile=order.profile, most=order.rank)
-        self.choice = choose(facts, budget, order.rank, order.profile)
-        self.method: str = self.choice.method
-
-    @property
-    def expected(self) -> Expectation | None:
-        """What to expect of the method that is taken; None where there is no formula for it.
-
-        Of pairs it is what is expected of the biases that they come with: at worst.
-        """
-        if self.method == "pairs":
-            return self.forecast.biases
-        known = [self.forecast.best, self.forecast.constant, self.forecast.biases, self.forecast.factors]
-        return next((each for each in known if each is not None and each.method == self.method), None)
-
-    @property
-    def in_a_word(self) -> str:
-        """What the plan takes."""
-        if self.slopes:
-            return "slopes"
-        return _NAMES.get(self.method, self.method)
-
-    @property
-    def slopes(self) -> bool:
-        """Whether it is biases with owners' slopes on them, and no more."""
-        return self.method == "moments" and self.choice.rank == self.forecast.slopes
-
-    def to_json(self, scale: float) -> dict[str, Any]:
-        factors, expected = self.forecast.factors, self.expected
-        return {
-            "epsilon": self.epsilon,
-            "constant": scale * self.forecast.constant.rmse,
-            "biases": scale * self.forecast.biases.rmse,
-            "factors": None if factors is None else scale * factors.rmse,
-            "factors_rank": None if factors is None else factors.rank,
-            "method": self.method,
-            "rank": expected.rank or None if expected else None,
-            "over_constant": expected.ratio if expected else None,
-            "band": expected.band if expected else None,
-        }
-
-
-def rows(order: PlanOrder) -> list[Row]:
-    """The asked budget among a row of others."""
-    return [Row(order, epsilon) for epsilon in sorted({*_EPSILONS, order.epsilon})]
-
-
-def to_json(order: PlanOrder, found: Sequence[Row]) -> dict[str, Any]:
-    asked = next(row for row in found if row.epsilon == order.epsilon)
-    return {
-        "modes": {mode.name: mode.size for mode in order.modes},
-        "entries": order.entries,
-        "unit": order.unit,
-        "delta": order.delta,
-        "bounds": order.bounds,
-        "spread": order.scale,
-        "assumed": asdict(order.profile),
-        "plan": order.plan.explain(),
-        "max_entries": order.max_entries,
-        "trust": asdict(order.trust),
-        **({} if order.sharing is None else {"sharing": _sharing_json(order.sharing, order.scale)}),
-        "chosen": asked.to_json(order.scale),
-        "budgets": [row.to_json(order.scale) for row in found],
-    }
-
-
-def _sharing_json(found: Sharing, scale: float) -> dict[str, Any]:
-    return {
-        "pays": found.pays,
-        "clear": found.clear,
-        "together": scale * found.together.rmse,
-        "alone": scale * found.alone,
-        "site_entries": found.entries,
-        "site_levels": found.people,
-    }
 
 
 def text(order: PlanOrder, found: Sequence[Row]) -> Group:
@@ -244,10 +26,12 @@ def text(order: PlanOrder, found: Sequence[Row]) -> Group:
 
     asked = next(row for row in found if row.epsilon == order.epsilon)
     return Group(
+        *([] if order.target is None else [f"Target: {order.target.in_words()}."]),
         _chosen_line(asked),
         order.plan.explain(),
         *_expectation_lines(order, asked),
         *_sharing_lines(order),
+        *(f"Odds: {sentence}." for sentence in order.plan.odds.sentences()),
         "",
         f"Expected RMSE at held-out entries {_units(order)}, and the plan's ratio to the constant:",
         "",
@@ -269,7 +53,7 @@ def _chosen_line(asked: Row) -> str:
     if expected.rank:
         fit = "moments" if expected.method == "moments" else "an alternating fit"
         return f"Chosen: factors of rank {expected.rank}, by {fit}."
-    return f"Chosen: private {_NAMES.get(expected.method, expected.method)}, without factors."
+    return f"Chosen: private {NAMES.get(expected.method, expected.method)}, without factors."
 
 
 def _expectation_lines(order: PlanOrder, asked: Row) -> list[str]:
@@ -317,8 +101,10 @@ def _notes(order: PlanOrder) -> list[str]:
         "that are so."
     ]
     if order.spread is None:
-        whence = "a quarter of the range of the bounds" if order.bounds else "one"
-        notes.append(f"Values are taken to spread by {whence} (--spread).")
+        ranged = order.bounds or order.loss == "logistic"
+        whence = "a quarter of the range of the bounds" if ranged else "one"
+        what = "Roots of counts" if order.loss == "poisson" else "Values"
+        notes.append(f"{what} are taken to spread by {whence} (--spread).")
     if isinstance(facts.unit, Unit) and order.max_entries is None:
         notes.append(
             f"No cap on the entries of one {facts.unit.mode} is needed: the more entries, the less each "
@@ -365,7 +151,9 @@ def draw(order: PlanOrder, found: Sequence[Row], path: Path) -> Path:
 
 
 def _units(order: PlanOrder) -> str:
-    given = order.bounds is not None or order.spread is not None
+    if order.loss == "poisson":
+        return "in roots of counts, which are fitted"
+    given = order.bounds is not None or order.spread is not None or order.loss == "logistic"
     return "in the values' units" if given else "over the values' spread"
 
 

@@ -61,8 +61,13 @@ class OwnEntries:
     ] = None
 
     def predict(
-        self, estimator: TensorEstimator, table: Any, unseen: Unseen, date_format: str | None
-    ) -> Any:
+        self,
+        estimator: TensorEstimator,
+        table: Any,
+        unseen: Unseen,
+        date_format: str | None,
+        interval: float | None,
+    ) -> list[Any]:
         from sfumato.data.io.read import labels_of, read_entries
 
         labels, own = labels_of(table, estimator.modes_), None
@@ -70,9 +75,9 @@ class OwnEntries:
         if file is not None:
             own = read_entries(Path(file), estimator.modes_, value, date_format=date_format)
             value = None
-        return estimator.predict(
-            labels, unseen=unseen.value, own=own, own_mode=self.own_mode, own_value=value
-        )
+        brought: dict[str, Any] = {"own": own, "own_mode": self.own_mode, "own_value": value}
+        found = estimator.predict(labels, unseen=unseen.value, interval=interval, **brought)
+        return [found] if interval is None else list(found)
 
     def of_relations(
         self, estimator: Coupled, relation: str, date_format: str | None
@@ -132,14 +137,19 @@ class OfTables:
         float | None,
         typer.Option(
             metavar="P",
-            help="Of a coupled model by variational or langevin: also columns low and high, between "
-            "which the value lies with probability P, such as 0.9.",
+            help="Also columns low and high, between which the value lies with probability P, such as "
+            "0.9. Of one table, and of private fits, also the standard deviations noise, which privacy "
+            "adds, and scatter, of the data. A private fit needs `--intervals`; several tables without "
+            "privacy variational or langevin.",
         ),
     ] = None
 
-    def column_names(self, first: str) -> list[str]:
-        """The columns that are added, in the order of what the estimator predicts."""
+    def column_names(self, first: str, apart: bool) -> list[str]:
+        """The columns that are added, in the order of what the estimator predicts; ``apart`` is whether
+        it tells noise and scatter apart.
+        """
         bounds = [] if self.interval is None else ["low", "high"]
+        bounds += ["noise", "scatter"] if bounds and apart else []
         return [first, *bounds, *(["reliance"] if self.reliance else [])]
 
     def predict(self, estimator: Coupled, relation: str, table: Any, **own: Any) -> list[Any]:
@@ -151,10 +161,12 @@ class OfTables:
     "Add predictions to a table.",
     "sfumato predict model cells.csv --out predicted.csv --unseen bias",
     "sfumato predict model cells.csv --own my-ratings.csv --own-mode user",
+    "sfumato predict model cells.csv --interval 0.9",
     "sfumato predict coupled cells.csv --relation ratings --reliance",
     "sfumato predict network rows.csv --out predicted.csv",
     "sfumato predict private cells.csv --relation ratings --own ratings=my.csv likes=also.csv",
     take_several=("--own", "--own-value"),
+    page="docs/cli.md#for-somebody-new",
 )
 def predict(
     folder: options.ModelFolder,
@@ -209,7 +221,8 @@ def predict(
     refuse_folder(file)
     # All columns of a CSV file stay as they are written: 007 is not to become 7.
     table = read_table(file, as_text=None, separator=separator, variable=variable)
-    names = of_tables.column_names(column)
+    apart = not isinstance(estimator, Coupled) or estimator.guarantee_ is not None
+    names = of_tables.column_names(column, apart)
     _check_new(file, table, names, column)
     cells = with_dates(table, estimator.modes_, date_format)
     if isinstance(estimator, Coupled):
@@ -217,7 +230,7 @@ def predict(
         own = own_entries.of_relations(estimator, relation, date_format)
         found = of_tables.predict(estimator, relation, cells, own=own, unseen=unseen.value)
     else:
-        found = [own_entries.predict(estimator, cells, unseen, date_format)]
+        found = own_entries.predict(estimator, cells, unseen, date_format, of_tables.interval)
     added = dict(zip(names, found, strict=True))
     write_added(file, table, added, sys.stdout.buffer if out is None else out, separator)
 
@@ -267,10 +280,10 @@ def _check_options(
     from sfumato.estimators.coupled import Coupled
 
     if isinstance(estimator, TensorEstimator):
-        if of_tables != OfTables():
+        if of_tables != OfTables(interval=of_tables.interval):
             raise SettingError(
-                f"{folder} is no coupled model, but one of a single table: leave out --relation, "
-                "--reliance and --interval"
+                f"{folder} is no coupled model, but one of a single table: leave out --relation and "
+                "--reliance"
             )
         return
     if not isinstance(estimator, Coupled):
@@ -294,8 +307,8 @@ def _check_options(
             f"{folder} is a coupled model: own entries solve rows that stay with their owners, and no "
             "others. Leave out --own-mode"
         )
-    if private and (of_tables.reliance or of_tables.interval is not None):
+    if private and of_tables.reliance:
         raise SettingError(
-            f"{folder} is a private fit, which tells neither reliance, which would count entries, nor "
-            "intervals, whose coverage was not measured: leave out --reliance and --interval"
+            f"{folder} is a private fit, which does not tell reliance, which would count entries: leave "
+            "out --reliance"
         )

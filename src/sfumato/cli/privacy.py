@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,18 @@ class Spending:
 
 @dataclass(frozen=True)
 class Release(Spending):
-    """The same of one table, whose rank may be chosen on the data."""
+    """The same of one table, whose rank may be chosen on the data, and which may be updated later."""
 
     tune_rank: options.TuneRank = None
+    period: options.Period = None
+
+    def of_period(self, privacy: Privacy | None) -> Privacy | None:
+        """The privacy of a fit that is charged under the name of its period."""
+        if self.period is None:
+            return privacy
+        if privacy is None or self.tune_rank:
+            raise SettingError("--period is of one private fit: give --epsilon, and no --tune-rank")
+        return replace(privacy, period=self.period)
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,7 @@ class Promise(Protection):
     public_entries: options.PublicEntries = None
     public_spread: options.PublicSpread = None
     public_step: options.PublicStep = None
+    intervals: options.Intervals = False
 
     def settings(self, bounds: tuple[float, float] | None, release: Spending) -> Privacy | None:
         """The privacy asked for; whatever is wrong with it is said before the file is read."""
@@ -157,6 +167,7 @@ class Promise(Protection):
             method=self.method.value,
             analysis=self.analysis.value,
             noise=self.noise,
+            intervals=self.intervals,
             public=Public(
                 entries=self.public_entries,
                 labels=self.labels(),
@@ -173,6 +184,7 @@ class Promise(Protection):
             "--public-entries": self.public_entries,
             "--public-spread": self.public_spread,
             "--public-step": self.public_step,
+            "--intervals": self.intervals or None,
         }
 
 

@@ -43,6 +43,7 @@ def _table(out: Path) -> Path:
     "sfumato privatise mine.csv --modes user item --value rating --bounds 1 5 \\",
     "    --epsilon 2 --out noisy.csv",
     take_several=("--grid",),
+    page="docs/local.md",
 )
 def privatise(
     file: options.File,
@@ -100,6 +101,10 @@ def privatise(
         ),
     ] = None,
     spending: Spending,
+    report: Annotated[
+        bool,
+        typer.Option("--report", help="Also write OUT.report.html, a page about what is promised."),
+    ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -113,8 +118,10 @@ def privatise(
     inside. Hand out both.
     """
     from sfumato.data.io.privatised_files import write_privatised
+    from sfumato.estimators.showing import privatised_page
     from sfumato.fit.privatising import privatise as put_noise
     from sfumato.privacy.budgets import Budget
+    from sfumato.report.page.page import write_page
 
     notes = notes_unless(quiet)
     check_releasable(None if spending.noise_seed is None else "seeded", spending)
@@ -144,6 +151,9 @@ def privatise(
             sampler=spending.sampler.value,
         )
     written = write_privatised(made, out, columns.value or "value")
+    if report:
+        page = privatised_page(out)
+        written.append(write_page(out.with_name(f"{out.name}.report.html"), page.text))
     _say(made, written, as_json)
 
 
@@ -174,7 +184,7 @@ def _say(made: Privatised, written: list[Path], as_json: bool) -> None:
         said: dict[str, Any] = {
             "entries": made.n_entries,
             "channel": type(passed.channel).__name__.lower(),
-            "guarantee": guarantee.to_json(),
+            "guarantee": guarantee.told(),
             "written": [str(path) for path in written],
         }
         typer.echo(json.dumps(said))

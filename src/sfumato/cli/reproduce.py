@@ -150,6 +150,7 @@ def _to_json(outcome: Outcome) -> dict[str, Any]:
 @command(
     "Make a paper's figures and tables again.",
     "sfumato reproduce wei --figure 2 --quick --out wei-figure-2",
+    page="docs/cli.md#a-papers-figures-again",
 )
 def reproduce(
     paper: Annotated[str, typer.Argument(help="Which paper: wei, wang or ermis.")],

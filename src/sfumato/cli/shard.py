@@ -42,6 +42,7 @@ def _memory(text: str) -> int:
     "sfumato shard ratings/ --modes user item day --value rating \\",
     "    --bounds 1 5 --bin day=day --memory 2GiB --out big.shards",
     take_several=("--labels",),
+    page="docs/engines.md#shards",
 )
 def shard(
     tables: Annotated[

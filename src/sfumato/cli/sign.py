@@ -16,6 +16,7 @@ _WHICH = "A release, or the folder of a model."
     "Sign a release, or make a key to sign with.",
     "sfumato sign --new-key my-key",
     "sfumato sign model/release --key my-key",
+    page="docs/cli.md#whose-a-release-is",
 )
 def sign(
     folder: Annotated[Path | None, typer.Argument(metavar="RELEASE", help=_WHICH)] = None,
@@ -50,6 +51,7 @@ def sign(
 @command(
     "Check who has signed a release, and that it is unchanged.",
     "sfumato verify model/release --key their-key.pub",
+    page="docs/cli.md#whose-a-release-is",
 )
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="RELEASE", help=_WHICH)],

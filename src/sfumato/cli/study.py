@@ -57,6 +57,7 @@ class TrustName(StrEnum):
     "sfumato study plan --modes user item --bounds 1 5 --epsilon 10 --delta 1e-6 --unit entry \\",
     "    --local user --public-labels item=items.txt --site north=2000 south=900 --out ratings-study",
     take_several=("--site",),
+    page="docs/owners.md",
 )
 def plan(
     modes: Annotated[
@@ -179,7 +180,11 @@ def _modes(names: list[str], bins: list[str] | None, privacy: Any) -> list[str |
 # -- reading --------------------------------------------------------------------------------------
 
 
-@command("Say what a study asks for, and what it promises.", "sfumato study show ratings-study/north")
+@command(
+    "Say what a study asks for, and what it promises.",
+    "sfumato study show ratings-study/north",
+    page="docs/owners.md",
+)
 def show(kit: KitFolder) -> None:
     """Print the plan of a study, who takes part, and the promise that its release will carry.
 
@@ -208,6 +213,7 @@ def _study(kit: Path) -> Study:
 @command(
     "Take part in a study with your data.",
     "sfumato study serve ratings-study/north ratings.csv --value rating --out north",
+    page="docs/owners.md",
 )
 def serve(
     kit: KitFolder,
@@ -308,7 +314,11 @@ def _entries(data: Path, reader: options.Columns, notes: Console) -> SparseTenso
 # -- leading --------------------------------------------------------------------------------------
 
 
-@command("Lead a study over its sites.", "sfumato study lead ratings-study/leader --out leader")
+@command(
+    "Lead a study over its sites.",
+    "sfumato study lead ratings-study/leader --out leader",
+    page="docs/owners.md",
+)
 def lead(
     kit: KitFolder,
     *,

@@ -28,23 +28,20 @@ from sfumato.checks import (
     check_threads,
 )
 from sfumato.data import prepare
-from sfumato.data.cells import as_columns
-from sfumato.data.shards import Shards
-from sfumato.data.tensor import Mode, SparseTensor, find_mode
+from sfumato.data.tensor import Mode
 from sfumato.engines.protocol import Engine
 from sfumato.engines.ray import Ray
-from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
-from sfumato.estimators.parameters import Parametrised
+from sfumato.errors import ReleaseError, SettingError
+from sfumato.estimators.answering import Answering
+from sfumato.estimators.devices import in_whole_modes, placed
+from sfumato.estimators.of_losses import method_of_loss
 from sfumato.estimators.predicting import (
     UNSEEN,
-    coordinates_of,
-    owners_mode,
-    read_own,
-    values_at,
-    values_with_own,
-    within,
 )
-from sfumato.estimators.sources import Described, ReceivedSource, Source, source_of
+from sfumato.estimators.reporting import Reporting
+from sfumato.estimators.reporting_tables import held_of, shown_of
+from sfumato.estimators.sources import Described, ReceivedSource, Source, TensorSource, source_of
+from sfumato.estimators.updating import asked, update
 from sfumato.fit.admit import Protected, public_modes
 from sfumato.fit.choose import OpenRank, make_facts, make_plan, open_ledger
 from sfumato.fit.completion import (
@@ -55,19 +52,20 @@ from sfumato.fit.completion import (
     carry_out_private,
     training_rmse,
 )
-from sfumato.fit.loop import Progress
-from sfumato.fit.own import OwnRows, derived_prior, solve_for_owners
 from sfumato.fit.plan import Plan, PrivatePlan
 from sfumato.fit.received import behind_channels, promised
 from sfumato.fit.request import Privacy
-from sfumato.kernels.numba.threads import available_threads
-from sfumato.metrics import rmse
+from sfumato.fit.update import Period
+from sfumato.models.losses import LOSSES
 from sfumato.models.multilinear import CPModel, Multilinear, check_ranks
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Kind, Shape
+from sfumato.models.told import Told
 from sfumato.privacy.caveats import warn_of
-from sfumato.privacy.facts import Facts, assumed_scatter
+from sfumato.privacy.facts import Facts
 from sfumato.privacy.guarantee import Guarantee
+from sfumato.report.page.contents import Held, Shown
+from sfumato.sites.device import DEVICES
 from sfumato.solvers.protocol import Info, Run, Solver
 from sfumato.solvers.registry import method_named
 from sfumato.store import (
@@ -78,7 +76,6 @@ from sfumato.store import (
     save_private,
     save_release,
 )
-from sfumato.surface import setting
 
 _NOT_PRIVATE = "this model is not private: fit it with privacy=... to release it"
 _REFITTED = (
@@ -90,35 +87,48 @@ _BESIDE_RAW = (
     "raw data: it stays with the site"
 )
 # settings that a folder does not hold
-NOT_SAVED = ("progress", "dtype", "solver", "privacy", "threads", "engine")
+NOT_SAVED = ("progress", "dtype", "solver", "privacy", "threads", "engine", "device")
 
 
-class TensorEstimator(Parametrised, ABC):
-    """What all estimators share: parameters, fitting by a plan, prediction by label."""
+class TensorEstimator(Answering, Reporting, ABC):
+    """What all estimators share: parameters, fitting by a plan, prediction by label.
+
+    It is :class:`CP`, :class:`Tucker` and :class:`Biases`; call these.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> train, test = sf.synthetic.ratings_like(60, 40, 5, 2000).split(0.2)
+    >>> models = sf.Biases(), sf.CP(rank=2)
+    >>> all(isinstance(model, sf.TensorEstimator) for model in models)
+    True
+    >>> [round(model.fit(train).rmse(test), 1) for model in models]
+    [1.0, 1.0]
+    """
 
     # Settings that not every estimator has in its constructor come with a value.
     solver: str | Solver[Any, Any] = "als"
     kind: ClassVar[Kind] = "cp"
     mean: bool = True
     biases: bool = True
-    duplicates: prepare.DuplicatePolicy
-    unseen: str
     starts: int = 1
     seed: int = 0
     dtype: DTypeLike | None
-    threads: int | None
-    progress: Progress | None
     privacy: Privacy | None
     engine: Ray | None = None
+    device: str = "cpu"
+    periods_: tuple[Period, ...] = ()  # of a private model that can be updated: its fits
     refit_: dict[str, Any] | None = None  # how a site made it of a release and raw data
+    plan_: PrivatePlan[Completion] | None = None  # of a private fit that was made here
     beside_raw_: bool = False  # whether a site fitted raw data of its own beside others' noisy values
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import RegressorTags, Tags, TargetTags
+        from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags
 
         return Tags(
             estimator_type="regressor",
             target_tags=TargetTags(required=False),
+            input_tags=InputTags(string=True, categorical=True),
             regressor_tags=RegressorTags(),
         )
 
@@ -147,10 +157,29 @@ class TensorEstimator(Parametrised, ABC):
 
         A private plan needs the values' public bounds, and where positions are public the number of
         entries. A promise that is worth little is a :class:`PrivacyWarning`.
+
+        Parameters
+        ----------
+        modes : sequence of Mode
+            Names and sizes.
+        dtype : dtype
+            float32 or float64.
+        bounds : pair of float or None
+            Public, of the values.
+        entries : int or None
+            How many there are.
+
+        Returns
+        -------
+        Plan or PrivatePlan
+            ``explain()`` says it in words; a private one has ``odds``, and what is charged.
         """
         if self.privacy is None:
             return self._open_plan(modes, dtype, entries)
-        plan = self._private_plan(self.privacy, modes, dtype, bounds=bounds, entries=entries)
+        check_choice(tuple(LOSSES), loss=self.loss)
+        self._loss.check(bounds)
+        fitted = self._loss.fitted_bounds(bounds)
+        plan = self._private_plan(self.privacy, modes, dtype, bounds=fitted, entries=entries)
         warn_of(plan.caveats)
         return plan
 
@@ -170,6 +199,7 @@ class TensorEstimator(Parametrised, ABC):
         bounds: tuple[float, float] | None,
         entries: int | None,
         protected: Protected | None = None,
+        before: Told | None = None,
     ) -> PrivatePlan[Completion]:
         """The plan with this privacy, which need not be the estimator's own, without a warning."""
         self._check_settings()
@@ -182,7 +212,7 @@ class TensorEstimator(Parametrised, ABC):
             raise SettingError("a private fit has one start: to choose among several looks at the data")
         if not isinstance(self.solver, str) or self.solver != "als":
             raise SettingError("a private fit is made by its privacy's method: leave the solver out")
-        facts = make_facts(shape, protected, bounds, entries)
+        facts = make_facts(shape, protected, bounds, entries, before)
         method, rank = self._private_method(privacy), self._open_rank()
         return make_plan(facts, protected, privacy, method, self._run, rank)
 
@@ -203,14 +233,11 @@ class TensorEstimator(Parametrised, ABC):
     def _run(self) -> Run:
         return Run(int(self.seed), self._threads)
 
-    @property
-    def _threads(self) -> int:
-        return int(self.threads or available_threads())
-
     def _check_settings(self) -> None:
         """Refuse settings that no data could make good: before any is looked at, or paid for."""
         check_choice(prepare.POLICIES, duplicates=self.duplicates)
         check_choice(UNSEEN, unseen=self.unseen)
+        check_choice(tuple(LOSSES), loss=self.loss)
         check_count(starts=self.starts)
         check_seed(seed=self.seed)
         check_flag(mean=self.mean, biases=self.biases)
@@ -218,6 +245,7 @@ class TensorEstimator(Parametrised, ABC):
         check_progress(self.progress)
         check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         check_kind(Ray | None, "an engine such as sfumato.Ray(), or None", engine=self.engine)
+        check_choice(DEVICES, device=self.device)
         if self.engine is not None:
             self.engine.check()
 
@@ -227,19 +255,75 @@ class TensorEstimator(Parametrised, ABC):
 
     def _private_method(self, privacy: Privacy) -> Any:
         """The private method to use, by name or as a solver."""
-        return privacy.method
+        return method_of_loss(self.loss, privacy.method, "seen")
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit to a tensor, to a table of labels ``X`` (one column per mode) with values ``y``, or to
-        :class:`Shards` on disk, or the folder that they are in.
+        """Fit to a tensor, to a table of labels, or to :class:`Shards` on disk.
+
+        Parameters
+        ----------
+        X
+            A tensor; :class:`Shards`, or the folder that they are in; or a table with a column of labels
+            per mode.
+        y
+            Values of a table's rows.
+
+        Returns
+        -------
+        Self
+            This estimator, fitted.
         """
         self._check_settings()
-        source = source_of(X, y)
+        source = source_of(X, y).of_loss(self._loss)
         begin = time.perf_counter()
         if self.privacy is None:
             self._fit_openly(source)
         else:
             self._fit_privately(source, self.privacy)
+        self.fit_seconds_ = time.perf_counter() - begin
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        period: str | None = None,
+        privacy: Privacy | None = None,
+        by: str | None = None,
+    ) -> Self:
+        """Go on with the entries of a new period, and with nothing but these; see ``docs/updates.md``.
+
+        The first call is :meth:`fit`. Later ones charge the budget to the same ledger under the name of
+        the ``period``, fit what the last release leaves of the new entries, and add it to the model.
+
+        Parameters
+        ----------
+        X, y
+            As of :meth:`fit`.
+        period : str or None
+            Public name of the new part of the data.
+        privacy : Privacy or None
+            What is public of this period, such as labels that are new; by default the estimator's.
+        by : str or None
+            A mode at whose new levels alone entries are looked at. Where entries are the unit, each has
+            to be given in one period alone: this makes sure of it.
+
+        Returns
+        -------
+        Self
+            This estimator, with the new period in its model.
+        """
+        chosen = asked(self, privacy, period)
+        if not self.__sklearn_is_fitted__():
+            given, self.privacy = self.privacy, chosen
+            try:
+                return self.fit(X, y)
+            finally:
+                self.privacy = given
+        self._check_settings()
+        begin = time.perf_counter()
+        update(self, X, y, chosen, by)
         self.fit_seconds_ = time.perf_counter() - begin
         return self
 
@@ -253,15 +337,21 @@ class TensorEstimator(Parametrised, ABC):
         source = source.checked(self.duplicates, plan.shape.dtype)
         received = source.received if isinstance(source, ReceivedSource) else None
         promise = None if received is None else promised(received, plan.shape)  # before the work
-        with source.engine(self.engine, source.cut_by, self._threads) as engine:
-            result = carry_out(plan, engine, self.progress)
+        there = placed(self.device, plan.solver, source, engine=self.engine)
+        if there is None:
+            answering = source.engine(self.engine, source.cut_by, self._threads)
+        else:
+            plan, answering = in_whole_modes(plan), there.on_device(self._threads)
+        with answering as engine, self._watched() as progress:
+            result = carry_out(plan, engine, progress)
             self.scatter_: float | None = _scatter(result, engine)
         self._keep(result.model, result.history, source)
         self.guarantee_: Guarantee | None = promise
         self.beside_raw_ = received is not None and received.has_clean
-        self.refit_ = None
+        self.refit_ = self.plan_ = None
         self.local_: int | None = None
         self.own_prior_: OwnPrior | None = None
+        self.errors_ = self.own_entries_ = self.told_ = None
 
     def _fit_privately(self, source: Source, privacy: Privacy) -> None:
         protected, entropy = Protected.by(privacy, source.modes), privacy.entropy()
@@ -274,13 +364,23 @@ class TensorEstimator(Parametrised, ABC):
         if together is None:
             together = source.cut_by
         sites = 1 if facts.trust.kind == "one owner" else facts.trust.sites
-        with source.engine(self.engine, together, self._threads, sites) as engine:
-            result = carry_out_private(plan, engine, ledger, entropy, self.progress)
+        there = placed(
+            self.device, plan.task.solver, source, sites, self.engine, whole=facts.whole_units
+        )
+        if there is None:
+            answering = source.engine(self.engine, together, self._threads, sites)
+        else:
+            answering = there.on_device(self._threads)
+        with answering as engine, self._watched() as progress:
+            period = privacy.period or ""
+            result = carry_out_private(plan, engine, ledger, entropy, progress, period=period)
         promised = plan.guarantee(ledger, entropy)
         self.adopt(result, source, promised, facts.local)
+        self.plan_ = plan
+        self.periods_ = () if privacy.period is None else (Period.of(promised),)
 
     def _plan_for(
-        self, source: Source, privacy: Privacy, protected: Protected
+        self, source: Source, privacy: Privacy, protected: Protected, before: Told | None = None
     ) -> PrivatePlan[Completion]:
         """The plan of these entries; what is chosen for them adds up where they lie at several sites."""
 
@@ -292,6 +392,7 @@ class TensorEstimator(Parametrised, ABC):
                 bounds=source.bounds,
                 entries=source.n_entries,
                 protected=protected,
+                before=before,
             )
 
         plan, several = made(privacy), self.engine is not None or source.several
@@ -301,10 +402,23 @@ class TensorEstimator(Parametrised, ABC):
         return plan
 
     def adopt(self, fit: PrivateFit, source: Described, guarantee: Guarantee, local: int | None) -> None:
-        """Take over what a private fit or search has found."""
+        """Take over what a private fit or search has found.
+
+        Parameters
+        ----------
+        fit : PrivateFit
+            What was found.
+        source : Described
+            What it was fitted to.
+        guarantee : Guarantee
+            What it promises.
+        local : int or None
+            The mode whose rows stay with their owners.
+        """
         self._keep(fit.model, fit.history, source)
-        self.scatter_ = self.refit_ = None  # that of the training data is not private
+        self.scatter_ = self.refit_ = self.plan_ = None  # the scatter of training data is not private
         self.guarantee_, self.local_, self.own_prior_ = guarantee, local, fit.own_prior
+        self.errors_, self.own_entries_, self.told_ = fit.errors, fit.own_entries, fit.told
 
     def _keep(self, model: Multilinear, history: tuple[Info, ...], source: Described) -> None:
         self.model_ = model
@@ -312,6 +426,7 @@ class TensorEstimator(Parametrised, ABC):
         self.modes_ = source.modes
         self.bounds_ = source.bounds
         self.n_entries_: int | None = source.n_entries
+        self.seen_ = source.cells if self.loss == "seen" and isinstance(source, TensorSource) else None
 
     @property
     def rank_(self) -> int | tuple[int, ...]:
@@ -330,124 +445,13 @@ class TensorEstimator(Parametrised, ABC):
             return method_named(self.guarantee_.method)
         return self._solver().name
 
-    # -- predicting -------------------------------------------------------------------------------
+    # -- showing ----------------------------------------------------------------------------------
 
-    def _fitted(self) -> Multilinear:
-        if not hasattr(self, "model_"):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
-        return self.model_
+    def _shown(self) -> Shown:
+        return shown_of(self, self._stored(self._fitted(), {}))
 
-    def predict(
-        self,
-        X: Any = None,
-        *,
-        own: Any = None,
-        own_mode: str | None = None,
-        own_value: str | None = None,
-        unseen: str | None = None,
-        **labels: Any,
-    ) -> Any:
-        """Predicted values, within the data's bounds where it has some.
-
-        ``X`` is a tensor, a table with a column of labels per mode, or nothing where the labels are
-        given by mode name: ``predict(user="u17", item="m3")``; one label each gives one number.
-        A label that was not in training is an error, or with ``unseen="bias"`` that row falls back
-        to mean and biases of what is known.
-
-        ``own`` holds entries of somebody who need not have been in training: a tensor, or a table or
-        file with a column of labels per mode and one of values (``own_value`` names it where there are
-        more). Rows of their mode are solved from these entries and the model, used in this prediction
-        and forgotten. That mode is the one whose rows stay with their owners; where there is none,
-        ``own_mode``, by default the first. Values are clipped to the bounds. Of a private fit every
-        own entry counts; else several at one cell are merged as in ``fit``. Own entries with a label
-        that the model does not know are an error, or with ``unseen="bias"`` left out.
-        """
-        self._fitted()
-        if (X is None) == (not labels):
-            raise SettingError("give either a tensor or table, or labels by mode name")
-        single = bool(labels) and all(np.ndim(label) == 0 for label in labels.values())
-        cells = X if X is not None else as_columns(labels)
-        fallback = self._fallback(unseen)
-        if own is not None:
-            rows = self._own_rows(own, own_mode, own_value, fallback)
-            values = values_with_own(self.model_, self.modes_, rows, cells, fallback, self._threads)
-        elif own_mode is not None or own_value is not None:
-            raise SettingError(
-                f"{setting('own_mode')} and {setting('own_value')} say how own entries are read: give "
-                f"{setting('own')} as well"
-            )
-        else:
-            coordinates = coordinates_of(cells, self.modes_, fallback)
-            values = values_at(self.model_, coordinates, self._threads)
-        values = within(self.bounds_, values)
-        return float(values[0]) if single else values
-
-    def _fallback(self, unseen: str | None) -> str:
-        fallback = self.unseen if unseen is None else unseen
-        check_choice(UNSEEN, unseen=fallback)
-        return fallback
-
-    def _own_rows(self, own: Any, name: str | None, value: str | None, fallback: str) -> OwnRows:
-        """Rows of those who bring entries, solved from these and the model."""
-        mode = owners_mode(self.modes_, self.local_, name)
-        merge = self.duplicates if self.guarantee_ is None else None
-        entries = read_own(own, value, self.modes_, self.bounds_, merge)
-        return solve_for_owners(
-            self.model_,
-            self.modes_,
-            self._prior_of(mode),
-            entries,
-            skip_unknown=fallback == "bias",
-            threads=self._threads,
-        )
-
-    def _prior_of(self, mode: int) -> OwnPrior:
-        """That of the fit where it has one, else one made from the mode's rows."""
-        if mode == self.local_:
-            if self.own_prior_ is None:
-                raise SettingError(
-                    f"this release does not say how rows of {self.modes_[mode].name} are solved: it "
-                    "holds a constant, or an earlier version wrote it. Fit again, with another method "
-                    "than 'constant'"
-                )
-            return self.own_prior_
-        scatter = self.scatter_
-        if self.guarantee_ is not None and self.bounds_ is not None:
-            scatter = assumed_scatter(self.bounds_)
-        if scatter is None:
-            raise SettingError("an earlier version saved this model: fit again to use own entries")
-        return derived_prior(self.model_, mode, scatter)
-
-    def rmse(self, X: Any, y: Any = None) -> float:
-        """Root mean squared error at the entries of a tensor or of :class:`Shards` (or a table's rows
-        with values ``y``).
-        """
-        if y is None and isinstance(X, Shards):  # part by part, as they may be larger than memory
-            squares = sum(part.n_entries * self.rmse(part) ** 2 for part in X if part.n_entries)
-            return float(np.sqrt(squares / X.n_entries))
-        if y is None and not isinstance(X, SparseTensor):
-            raise DataError("give a SparseTensor, or Shards, or a table of labels and the values y")
-        actual = X.values if isinstance(X, SparseTensor) else y
-        return rmse(actual, self.predict(X))
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Minus the RMSE: higher is better, as scikit-learn's search expects."""
-        return -self.rmse(X, y)
-
-    def top(self, mode: str, k: int = 10, **labels: Any) -> list[tuple[Any, float]]:
-        """The k levels of a mode with the highest predictions, labels of the other modes given."""
-        model, m = self._fitted(), find_mode(self.modes_, mode)
-        check_count(k=k)
-        if any(np.ndim(label) for label in labels.values()):
-            raise SettingError("top takes one label per mode")
-        if not self.modes_[m].size:
-            raise SettingError(f"rows of {mode} stay with their owners: this release has none of them")
-        cell = as_columns({**labels, mode: self.modes_[m].label(0)})
-        cells = np.repeat(coordinates_of(cell, self.modes_, "error"), self.modes_[m].size, axis=1)
-        cells[m] = np.arange(self.modes_[m].size)
-        values = within(self.bounds_, values_at(model, cells, self._threads))
-        best = np.argsort(-values, kind="stable")[:k]
-        return [(self.modes_[m].label(int(level)), float(values[level])) for level in best]
+    def _held(self, held_out: Any) -> Held:
+        return held_of(self, held_out)
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -457,11 +461,23 @@ class TensorEstimator(Parametrised, ABC):
         Of a private fit that is its release in the folder's ``release``, and in ``owner`` the rows
         that stay with their owners; ``force`` is that of :meth:`release`. A model of a site's own raw
         data beside others' noisy values is all in ``owner``.
+
+        Parameters
+        ----------
+        folder : path
+            Where to; an older model in it is replaced at one stroke.
+        force : bool
+            As of :meth:`release`.
+
+        Returns
+        -------
+        Path
+            The folder.
         """
         model = self._fitted()
         if self.guarantee_ is not None:
             self.guarantee_.check_releasable(force)
-            return save_private(self._stored(model, {}), folder)
+            return save_private(self._stored(model, self._history()), folder)
         solver: Any = self._solver()
         notes = {
             "solver": {"name": solver.name, **asdict(solver)},
@@ -480,11 +496,39 @@ class TensorEstimator(Parametrised, ABC):
 
         A model without a guarantee is refused. One whose guarantee is only claimed, or whose noise
         came from a seed, is refused unless ``force`` says that this is meant; it is marked so.
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            Release what is claimed only, or seeded.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        ReleaseError
+            Where there is no guarantee, or only with reservations.
         """
         return save_release(self._releasable(force), folder)
 
     def release_files(self, *, force: bool = False) -> dict[str, bytes]:
-        """The files that :meth:`release` writes, by name: all that the world gets to see."""
+        """The files that :meth:`release` writes, by name: all that the world gets to see.
+
+        Parameters
+        ----------
+        force : bool
+            As of :meth:`release`.
+
+        Returns
+        -------
+        dict of bytes
+            By name of file.
+        """
         return release_files(self._releasable(force))
 
     def _releasable(self, force: bool) -> StoredModel:
@@ -493,7 +537,11 @@ class TensorEstimator(Parametrised, ABC):
             why = _BESIDE_RAW if self.beside_raw_ else _NOT_PRIVATE
             raise ReleaseError(_REFITTED if self.refit_ else why)
         self.guarantee_.check_releasable(force)
-        return self._stored(model, {})
+        return self._stored(model, self._history())
+
+    def _history(self) -> dict[str, Any]:
+        """The periods of a private model; all of it is public."""
+        return {"periods": [asdict(period) for period in self.periods_]} if self.periods_ else {}
 
     def _stored(self, model: Multilinear, notes: dict[str, Any]) -> StoredModel:
         settings = {name: value for name, value in self.get_params().items() if name not in NOT_SAVED}
@@ -507,6 +555,9 @@ class TensorEstimator(Parametrised, ABC):
             self.guarantee_,
             self.local_,
             self.own_prior_,
+            errors=self.errors_,
+            own_entries=self.own_entries_,
+            told=self.told_,
         )
 
 

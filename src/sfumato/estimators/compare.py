@@ -11,6 +11,7 @@ import numpy as np
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SfumatoError
+from sfumato.estimators.measuring import Metric
 from sfumato.metrics import rmse
 from sfumato.report.records import Result
 
@@ -28,22 +29,24 @@ def compare(
     train: SparseTensor,
     test: SparseTensor,
     announce: Callable[[str], None] = lambda _: None,
+    metric: Metric | None = None,
 ) -> list[Result]:
     """Fit each predictor, and measure it beside the mean of the training values.
 
-    ``announce`` is told the name of each before it is fitted.
+    ``announce`` is told the name of each before it is fitted; ``metric`` is measured beside the RMSE.
     """
     begin = time.perf_counter()
     mean = float(train.values.mean(dtype=np.float64))
-    results = [
-        Result("constant", rmse(test.values, np.full(test.n_entries, mean)), time.perf_counter() - begin)
-    ]
+    same = np.full(test.n_entries, mean)
+    also = None if metric is None else metric.of_values(test.values, same)
+    results = [Result("constant", rmse(test.values, same), time.perf_counter() - begin, also)]
     for name, predictor in predictors.items():
         announce(name)
         begin = time.perf_counter()
         predictor.fit(train)
         seconds = time.perf_counter() - begin
-        results.append(Result(name, rmse(test.values, predictor.predict(test)), seconds))
+        also = None if metric is None else metric.of(predictor, train, test)
+        results.append(Result(name, rmse(test.values, predictor.predict(test)), seconds, also))
     return results
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -30,7 +30,7 @@ from sfumato.data.cells import as_columns, labels_in
 from sfumato.data.relations import Relation, Relations
 from sfumato.data.tensor import Mode, SparseTensor, find_mode, locate
 from sfumato.engines.local import Local
-from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.errors import DataError, ReleaseError, SettingError, not_fitted
 from sfumato.estimators.coupled_private import (
     PrivateCoupledFit,
     PrivatePrediction,
@@ -40,17 +40,21 @@ from sfumato.estimators.coupled_private import (
 )
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.predicting import UNSEEN
+from sfumato.estimators.reporting import Reporting, part_of, rounds_of, shared_parts, sizes_told
 from sfumato.fit.completion import carry_out
-from sfumato.fit.loop import Progress
+from sfumato.fit.loop import Watch
 from sfumato.fit.plan import Plan, PrivatePlan
 from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.metrics import auc, poisson_log_likelihood, precision_at, rmse
 from sfumato.models.clipped_counts import clipped_mean
 from sfumato.models.coupled import CoupledModel
+from sfumato.models.doubts import Interval
 from sfumato.models.several import Several
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.guarantee import Guarantee
+from sfumato.report.page.contents import Held, Part, Shown
+from sfumato.report.records import Result
 from sfumato.sites.coupled import CoupledSite
 from sfumato.sites.noisy_counts import measured_bounds
 from sfumato.solvers.coupled.shape import CoupledShape, CoupledSolver
@@ -66,6 +70,7 @@ from sfumato.store import (
     save_coupled,
     save_coupled_release,
     save_private_coupled,
+    several_as_released,
 )
 from sfumato.store.reading import damage
 from sfumato.surface import setting
@@ -89,34 +94,64 @@ class RelationShape(NamedTuple):
     bounds: tuple[float, float] | None = None
 
 
-class Coupled(Parametrised):
+class Coupled(Parametrised, Reporting):
     """Factors of several tensors, shared where modes have the same name.
 
     Parameters
     ----------
-    rank : number of components, the same in every mode; None for 2, and in a private fit for what the
+    rank : int or None
+        Number of components, the same in every mode; None for 2, and in a private fit for what the
         plan chooses.
-    solver : "multiplicative" (non-negative factors by multiplicative updates), "variational" (Poisson
+    solver
+        "multiplicative" (non-negative factors by multiplicative updates), "variational" (Poisson
         data with Gamma priors, the posterior in closed form), "gibbs" (samples from the posterior of
         counts, also of noisy ones), "langevin" (samples from the posterior, of any numbers), or a
         solver record with settings of your own.
-    starts : fits from different random starts, of which the best is kept.
-    seed : of the random starts.
-    dtype : float64 or float32.
-    threads : None for all cores.
-    progress : called with what is done after every step.
-    privacy : a :class:`Privacy`: budget, unit and method of a private fit; None fits without privacy.
-        Its method fits each relation beside the others ("auto"), or is "langevin"; the solver plays no
-        part. What is public of each relation is said in ``Public(relations=...)``. Name first what you
-        most want to predict: it is fitted last, and takes in what all others say.
+    starts : int
+        Fits from different random starts, of which the best is kept.
+    seed : int
+        Of the random starts.
+    dtype : dtype
+        float64 or float32.
+    threads : int or None
+        None for all cores.
+    progress : callable or None
+        Called with what is done after every step; True for a bar, on a terminal or in a notebook.
+    privacy : Privacy or None
+        A :class:`Privacy`: budget, unit and method of a private fit; None fits without privacy. Its
+        method fits each relation beside the others ("auto"), or is "langevin"; the solver plays no
+        part. What is public of each relation is said in ``Public(relations=...)``. Name first what
+        you most want to predict: it is fitted last, and takes in what all others say.
 
     Attributes
     ----------
-    model_ : the :class:`~sfumato.models.coupled.CoupledModel`; of a private fit a
+    model_
+        The :class:`~sfumato.models.coupled.CoupledModel`; of a private fit a
         :class:`~sfumato.models.several.Several`, with one model for each protected relation.
-    posterior_ : what a Bayesian solver knows beyond it; None else.
-    history_ : what every sweep reported.
-    guarantee_ : what a private fit promises; None of another.
+    posterior_
+        What a Bayesian solver knows beyond it; None else.
+    history_
+        What every sweep reported.
+    guarantee_
+        What a private fit promises; None of another.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> modes = {"ratings": ("user", "item"), "features": ("item", "feature")}
+    >>> made = sf.synthetic.coupled(
+    ...     modes, {"user": 30, "item": 20, "feature": 9}, 1, missing=0.3
+    ... )
+    >>> tables = {
+    ...     name: each.tensor.with_values(each.tensor.values**2)
+    ...     for name, each in made.items()
+    ... }
+    >>> model = sf.Coupled(rank=1).fit(tables)
+    >>> model.factor("item").shape
+    (20, 1)
+    >>> value, reliance = model.predict("ratings", user=3, item=7, reliance=True)
+    >>> 0 <= reliance <= 1  # how far it rests on the features
+    True
     """
 
     def __init__(
@@ -128,7 +163,7 @@ class Coupled(Parametrised):
         seed: int = 0,
         dtype: DTypeLike = np.float64,
         threads: int | None = None,
-        progress: Progress | None = None,
+        progress: Watch = None,
         privacy: Privacy | None = None,
     ) -> None:
         self.rank = rank
@@ -149,6 +184,16 @@ class Coupled(Parametrised):
         """What ``fit`` will do to relations of this shape.
 
         A private plan is made from public numbers, public tables, and the shapes of the others.
+
+        Parameters
+        ----------
+        relations
+            As of :meth:`fit`; of a private fit shapes will do.
+
+        Returns
+        -------
+        Plan or PrivatePlan
+            ``explain()`` says it in words.
         """
         self._check_settings()
         if self.privacy is not None:
@@ -201,13 +246,28 @@ class Coupled(Parametrised):
         return made
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: ARG002
-        """Fit to :class:`Relations`, or to a mapping from names to tensors."""
+        """Fit to :class:`Relations`, or to a mapping from names to tensors.
+
+        Parameters
+        ----------
+        X
+            The relations.
+        y : None
+            Not used: scikit-learn hands it on.
+
+        Returns
+        -------
+        Self
+            This estimator, fitted.
+        """
         begin = time.perf_counter()
         self._check_settings()
         if self.privacy is None:
             self._fit_openly(X if isinstance(X, Relations) else Relations(X))
         else:
-            self._adopt(fit_privately(X, self.privacy, self._rank, self._run, self.progress))
+            with self._watched() as progress:
+                fit = fit_privately(X, self.privacy, self._rank, self._run, progress)
+            self._adopt(fit)
         self.fit_seconds_ = time.perf_counter() - begin
         return self
 
@@ -229,7 +289,8 @@ class Coupled(Parametrised):
         for relation in relations.values():
             solver.check_relation(relation)
         site = Local(CoupledSite(relations, plan.run.threads, np.dtype(plan.shape.dtype)))
-        result = carry_out(plan, site, self.progress)
+        with self._watched() as progress:
+            result = carry_out(plan, site, progress)
         self.model_ = result.model
         self.guarantee_ = None
         self.posterior_, self.history_ = result.posterior, result.history
@@ -272,10 +333,36 @@ class Coupled(Parametrised):
         does, and the prediction is the average of the mode (after a Bayesian fit the prior).
 
         With ``interval``, such as 0.9, a triple after a Bayesian fit: the values, and two bounds between
-        which a cell's value lies with that probability. Values are posterior means.
+        which a cell's value lies with that probability. Values are posterior means. Of a private fit
+        with ``Privacy(intervals=True)`` also the standard deviations of what makes them wide, as of
+        :meth:`CP.predict`: ``noise`` of privacy and ``scatter`` of the data.
 
         Of a relation whose counts were clipped before they passed a noisy channel, values are those of
         what was measured, E[clip(X)]; ``model_`` and ``posterior_`` know the rates themselves.
+
+        Parameters
+        ----------
+        relation : str
+            Its name.
+        X
+            A tensor, or a table.
+        own
+            Entries of who is predicted for.
+        own_value : str, mapping or None
+            Where their values are.
+        unseen : str
+            "error" or "bias".
+        reliance : bool
+            Whether to tell how much comes from other relations.
+        interval : float or None
+            A probability below 1.
+        **labels
+            By mode name, instead of ``X``.
+
+        Returns
+        -------
+        float, array or tuple
+            One number for each cell; with ``reliance`` or ``interval`` several, as said above.
         """
         known, modes = self._relation(relation)
         if (X is None) == (not labels):
@@ -287,14 +374,15 @@ class Coupled(Parametrised):
         check_flag(reliance=reliance)
         check_choice(UNSEEN, unseen=unseen)
         if isinstance(self.model_, Several):
-            if reliance or interval is not None:
+            if reliance:
                 raise SettingError(
-                    "a private fit tells neither reliance, which would count entries, nor intervals, "
-                    "whose coverage was not measured: predict without"
+                    "a private fit does not tell reliance, which would count entries: predict without"
                 )
             by = PrivatePrediction(self.model_, self.private_relations_, threads, unseen)
-            values = by.values(relation, given, own, own_value)
-            return float(values[0]) if single else values
+            answer = by.answer(relation, given, own, own_value, interval)
+            if isinstance(answer, Interval):
+                return Interval(*(float(part[0]) for part in answer)) if single else answer
+            return float(answer[0]) if single else answer
         if own is not None or own_value is not None or unseen != "error":
             raise SettingError(
                 "own entries, and biases of labels that are not known, are for private fits: this model "
@@ -315,12 +403,12 @@ class Coupled(Parametrised):
             found += (clipped_mean(end, known.bounds) for end in ends)
         if reliance:
             found.append(self._reliance(known, cells))
-        answer = tuple(float(each[0]) for each in found) if single else tuple(found)
-        return answer[0] if len(answer) == 1 else answer
+        told = tuple(float(each[0]) for each in found) if single else tuple(found)
+        return told[0] if len(told) == 1 else told
 
     def _relation(self, name: str) -> tuple[RelationShape, list[Mode]]:
         if not hasattr(self, "model_"):
-            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+            raise not_fitted("Coupled model")
         if not isinstance(name, str) or name not in self.relations_:
             raise SettingError(
                 f"there is no relation {shown(name)}; there are {', '.join(self.relations_)}"
@@ -354,9 +442,21 @@ class Coupled(Parametrised):
         """The factor of a mode, a row for every level.
 
         Of a private fit that of a ``relation``: each has its own, made from what all share.
+
+        Parameters
+        ----------
+        mode : str
+            Its name.
+        relation : str or None
+            Of a private fit the relation whose factor it is.
+
+        Returns
+        -------
+        array
+            Levels x components.
         """
         if not hasattr(self, "model_"):
-            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+            raise not_fitted("Coupled model")
         if not isinstance(self.model_, Several):
             return self.model_.factor(find_mode(self.modes_, mode))
         if relation is None:
@@ -371,7 +471,22 @@ class Coupled(Parametrised):
     # -- judging ----------------------------------------------------------------------------------
 
     def rmse(self, relation: str, X: Any, y: Any = None) -> float:
-        """Root mean squared error at a tensor's entries, or a table's rows with values ``y``."""
+        """Root mean squared error at a tensor's entries, or a table's rows with values ``y``.
+
+        Parameters
+        ----------
+        relation : str
+            Its name.
+        X
+            A tensor, or a table.
+        y
+            Values of a table's rows.
+
+        Returns
+        -------
+        float
+            In the values' units.
+        """
         return -self.score(relation, X, y)
 
     def score(self, relation: str, X: Any, y: Any = None, *, metric: str = "rmse") -> float:
@@ -379,6 +494,22 @@ class Coupled(Parametrised):
 
         The others are "auc" and "precision@10" (or another number) for links, and "log_likelihood" for
         counts; see :mod:`sfumato.metrics`.
+
+        Parameters
+        ----------
+        relation : str
+            Its name.
+        X
+            A tensor, or a table.
+        y
+            Values of a table's rows.
+        metric : str
+            What is measured.
+
+        Returns
+        -------
+        float
+            Higher is better.
         """
         if y is None and not isinstance(X, SparseTensor):
             raise DataError("give a SparseTensor, or a table of labels and the values y")
@@ -397,6 +528,37 @@ class Coupled(Parametrised):
             f"metric is 'rmse', 'auc', 'log_likelihood' or 'precision@10', got {metric!r}"
         )
 
+    # -- showing ----------------------------------------------------------------------------------
+
+    def _shown(self) -> Shown:
+        title = f"{len(self.relations_)} tables that share modes"
+        facts = (("tables", ", ".join(self.relations_)), ("modes", sizes_told(self.modes_)))
+        if not isinstance(self.model_, Several):
+            rank = ("rank", str(self.model_.rank))
+            return Shown(title, (*facts, rank), None, shared_parts(self.model_, self.modes_))
+        stored = several_as_released(self._stored(force=True)).parts
+        owners = sorted(
+            {part.modes[part.local].name for part in stored.values() if part.local is not None}
+        )
+        kept = tuple(("stays with owners", f"rows of {name}") for name in owners)
+        parts = tuple(part_of(part, name) for name, part in stored.items())
+        return Shown(title, (facts[0], *kept), self.guarantee_, parts)
+
+    def _held(self, held_out: Any) -> Held:
+        """``held_out`` are tensors of entries that were not fitted, by relation."""
+        found = tuple(
+            Result(f"{name}, this model", self.rmse(name, entries), 0.0)
+            for name, entries in (held_out or {}).items()
+        )
+        owners, facts = dict[str, Part](), []
+        if isinstance(self.model_, Several):
+            for name, part in self._stored(force=True).parts.items():
+                if part.local is not None and (mode := part.modes[part.local]).size:
+                    owners[name] = replace(part_of(part, name), drawn=mode.name)
+                    facts.append((f"{mode.name} of {name}, with rows of their own", f"{mode.size:,}"))
+        history = rounds_of(self.history_)
+        return Held(results=found, history=history, owners=tuple(owners.values()), facts=tuple(facts))
+
     # -- keeping ----------------------------------------------------------------------------------
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
@@ -404,9 +566,21 @@ class Coupled(Parametrised):
 
         Of a private fit that is its release in the folder's ``release``, and in ``owner`` the rows that
         stay with their owners; ``force`` is that of :meth:`release`.
+
+        Parameters
+        ----------
+        folder : path
+            Where to; an older model in it is replaced at one stroke.
+        force : bool
+            As of :meth:`release`.
+
+        Returns
+        -------
+        Path
+            The folder.
         """
         if not hasattr(self, "model_"):
-            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+            raise not_fitted("Coupled model")
         if isinstance(self.model_, Several):
             return save_private_coupled(self._stored(force), folder)
         solver: Any = self._solver()
@@ -430,13 +604,36 @@ class Coupled(Parametrised):
 
         A model without a guarantee is refused; one whose guarantee is only claimed, or whose noise came
         from a seed, unless ``force`` says that this is meant.
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            Release what is claimed only, or seeded.
+
+        Returns
+        -------
+        Path
+            The folder.
         """
         if not hasattr(self, "model_"):
-            raise NotFittedError("this Coupled model is not fitted yet; call fit first")
+            raise not_fitted("Coupled model")
         return save_coupled_release(self._stored(force), folder)
 
     def release_files(self, *, force: bool = False) -> dict[str, bytes]:
-        """The files that :meth:`release` writes, by name: all that the world gets to see."""
+        """The files that :meth:`release` writes, by name: all that the world gets to see.
+
+        Parameters
+        ----------
+        force : bool
+            As of :meth:`release`.
+
+        Returns
+        -------
+        dict of bytes
+            By name of file.
+        """
         return coupled_release_files(self._stored(force))
 
     def _stored(self, force: bool) -> StoredSeveral:
@@ -455,6 +652,8 @@ class Coupled(Parametrised):
                 own_prior=prior,
                 own_means=self.model_.means_of(part),
                 guarantee=self.guarantee_,
+                errors=self.model_.errors_of(part),
+                own_entries=known.own_entries,
             )
             for part, ((name, known), model, prior) in enumerate(
                 zip(
@@ -469,7 +668,18 @@ class Coupled(Parametrised):
 
     @classmethod
     def load_private(cls, folder: str | PathLike[str]) -> Coupled:
-        """What :meth:`release`, or :meth:`save` of a private fit, wrote."""
+        """What :meth:`release`, or :meth:`save` of a private fit, wrote.
+
+        Parameters
+        ----------
+        folder : path
+            That was saved or released.
+
+        Returns
+        -------
+        Coupled
+            What the folder says of the model.
+        """
         stored = load_private_coupled(folder)
         with damage(Path(folder)):
             method = made_of(cls, stored.settings, "its settings")
@@ -478,9 +688,10 @@ class Coupled(Parametrised):
             tuple(each.model for each in parts.values()),
             tuple(each.own_prior for each in parts.values()),
             tuple(each.own_means for each in parts.values()),
+            tuple(each.errors for each in parts.values()),
         )
         known = {
-            name: PrivateRelation(name, each.modes, each.bounds, each.local)
+            name: PrivateRelation(name, each.modes, each.bounds, each.local, each.own_entries)
             for name, each in parts.items()
         }
         method._adopt(PrivateCoupledFit(several, known, stored.guarantee, ()))
@@ -489,7 +700,18 @@ class Coupled(Parametrised):
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Coupled:
-        """What :meth:`save` wrote."""
+        """What :meth:`save` wrote.
+
+        Parameters
+        ----------
+        folder : path
+            That was saved.
+
+        Returns
+        -------
+        Coupled
+            As it was.
+        """
         stored = load_coupled(folder)
         with damage(Path(folder)):
             notes = dict(stored.notes)

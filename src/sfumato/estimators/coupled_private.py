@@ -15,7 +15,10 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.estimators.completion import CP, Tucker
 from sfumato.estimators.predicting import (
+    KnownModes,
+    check_told,
     coordinates_of,
+    interval_at,
     read_own,
     values_at,
     values_with_own,
@@ -38,6 +41,7 @@ from sfumato.fit.loop import Progress
 from sfumato.fit.own import OwnRelation, OwnRows, solve_for_owners_of_several
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
+from sfumato.models.doubts import Interval, check_level
 from sfumato.models.several import Several
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.entropy import Entropy
@@ -54,6 +58,7 @@ class PrivateRelation(NamedTuple):
     modes: tuple[Mode, ...]
     bounds: tuple[float, float] | None
     local: int | None
+    own_entries: Array | None = None  # how many each owner has, where intervals need it
 
 
 class PrivateCoupledFit(NamedTuple):
@@ -114,7 +119,11 @@ def fit_privately(
     chosen = [ready.tensors[name] for name in names]
     made = carry_out_coupled(ready.plan, chosen, ledger, entropy, progress)
     guarantee = ready.plan.guarantee(ledger, entropy)
-    return PrivateCoupledFit(made.model, ready.relations, guarantee, made.history, made.posterior)
+    relations = {
+        name: known._replace(own_entries=entries)
+        for (name, known), entries in zip(ready.relations.items(), made.own_entries, strict=True)
+    }
+    return PrivateCoupledFit(made.model, relations, guarantee, made.history, made.posterior)
 
 
 def plan_privately(X: Any, privacy: Privacy, rank: int | None, run: Run) -> PrivatePlan[Any]:
@@ -197,8 +206,8 @@ def _alone(
     model = kind(rank, privacy=own, **settings).fit(tensor)
     if model.guarantee_ is None:
         raise RuntimeError("a private fit has a guarantee")
-    known = PrivateRelation(name, model.modes_, model.bounds_, model.local_)
-    several = Several((model.model_,), (model.own_prior_,))
+    known = PrivateRelation(name, model.modes_, model.bounds_, model.local_, model.own_entries_)
+    several = Several((model.model_,), (model.own_prior_,), errors=(model.errors_,))
     return PrivateCoupledFit(several, {name: known}, model.guarantee_, model.history_)
 
 
@@ -218,7 +227,8 @@ def _beside_tables(
     with source.engine(None, together, plan.run.threads, sites) as engine:
         made = carry_out_private(plan, engine, ledger, entropy, progress)
     guarantee = plan.guarantee(ledger, entropy)
-    several = Several((made.model,), (made.own_prior,))
+    several = Several((made.model,), (made.own_prior,), errors=(made.errors,))
+    known = known._replace(own_entries=made.own_entries)
     return PrivateCoupledFit(several, {name: known}, guarantee, made.history)
 
 
@@ -233,10 +243,15 @@ class PrivatePrediction(NamedTuple):
     threads: int
     unseen: str
 
-    def values(self, relation: str, cells: Any, own: Any, own_value: Any) -> Array:
-        """Values of cells of a relation, within its bounds."""
+    def answer(
+        self, relation: str, cells: Any, own: Any, own_value: Any, level: float | None
+    ) -> Array | Interval:
+        """Values of cells of a relation, within its bounds; with a level, what lies about them."""
         known, part = self.relations[relation], list(self.relations).index(relation)
-        model = self.model.models[part]
+        model, errors, rows = self.model.models[part], self.model.errors_of(part), None
+        if level is not None:
+            check_level(level)
+            check_told(errors)
         if own is not None:
             rows = self._own_rows(relation, part, own, own_value)
             self._check_owners(known, rows, cells)
@@ -253,7 +268,11 @@ class PrivatePrediction(NamedTuple):
                     f"entries of their own by {setting('own')}"
                 )
             values = values_at(model, coordinates_of(cells, known.modes, self.unseen), self.threads)
-        return within(known.bounds, values)
+        values = within(known.bounds, values)
+        if level is None or errors is None:
+            return values
+        cell_modes = KnownModes(known.modes, known.bounds, known.local, known.own_entries)
+        return interval_at(errors, cell_modes, cells, rows, self.unseen, values, float(level))
 
     def _own_rows(self, relation: str, part: int, own: Any, own_value: Any) -> OwnRows:
         """Rows of those who bring entries, solved from these and the release."""

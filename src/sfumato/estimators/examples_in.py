@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from sfumato.checks import as_list, as_pair, check_count, shown, wrong
+from sfumato.checks import as_list, as_one_column, as_pair, check_count, shown, wrong
 from sfumato.data.io.tables import check_distinct
 from sfumato.errors import DataError, SettingError
 from sfumato.models.features import Column, Columns, Pictures, as_numbers, label_of
@@ -57,6 +57,8 @@ def as_table(
     X: Any, groups: Any, picture: tuple[int, int] | None, wanted: Sequence[str] | None = None
 ) -> Table:
     """Examples of any kind; nothing is said of their values. ``wanted`` columns alone, in this order."""
+    if hasattr(X, "toarray"):
+        raise DataError("X is sparse, and sparse input is not supported here: give X.toarray()")
     by_name = _by_name(X)
     if by_name is not None:
         return _named(by_name, groups, picture, wanted)
@@ -66,7 +68,12 @@ def as_table(
         return _pictures(values, picture, owners)
     if values.ndim != 2:
         raise DataError(
-            f"X has a row for each example and a column for each feature, got shape {values.shape}"
+            f"X has a row for each example and a column for each feature, got shape {values.shape}. "
+            "Reshape your data: X.reshape(1, -1) is one example, X.reshape(-1, 1) one feature"
+        )
+    if not values.shape[1]:
+        raise DataError(
+            f"X has 0 feature(s) (shape={values.shape}) while a minimum of 1 is required to learn from"
         )
     return Table(len(values), values.shape[1], list(values.T), owners=owners)
 
@@ -81,7 +88,8 @@ def _by_name(X: Any) -> dict[str, Array] | None:
         raise DataError(f"X cannot be read as a table: {error}") from error
     names = [str(name) for name in frame.columns]
     check_distinct(names)
-    return {str(name): as_array(str(name), frame[name].to_numpy()) for name in frame.columns}
+    columns = zip(names, frame.iter_columns(), strict=True)
+    return {name: as_array(name, column.to_numpy()) for name, column in columns}
 
 
 def as_array(what: str, values: Any) -> Array:
@@ -121,7 +129,7 @@ def _named(
         owners = _numbered(groups, count)
     if wanted is not None and set(wanted) <= set(by_name):
         by_name = {name: by_name[name] for name in wanted}
-    elif wanted is not None and not _placed(wanted):
+    elif wanted is not None and not placed(wanted):
         raise DataError(f"there are no columns {', '.join(sorted(set(wanted) - set(by_name)))}")
     if picture is not None:
         pixels = [as_numbers(values) for values in by_name.values()]
@@ -133,7 +141,7 @@ def _place(name: str) -> int:
     return int(name) if name.isascii() and name.isdigit() and len(name) < 10 else -1
 
 
-def _placed(names: Sequence[str]) -> bool:
+def placed(names: Sequence[str]) -> bool:
     """Whether columns were named by their place, for want of names."""
     return list(names) == [str(place) for place in range(len(names))]
 
@@ -164,10 +172,10 @@ def _called(owner: Any) -> str:
 
 def targets_of(y: Any, count: int) -> Array:
     """What is to be predicted, a value for each example."""
-    values = as_array("y", y)
-    if values.shape not in ((count,), (count, 1)):
+    values = as_one_column(as_array("y", y))
+    if values.shape != (count,):
         raise DataError(f"there are {count} examples, and targets of shape {values.shape}")
-    return values.reshape(-1)
+    return values
 
 
 # -- what is public -------------------------------------------------------------------------------
@@ -197,7 +205,7 @@ def columns_of(bounds: Any, width: int | None, names: Sequence[str] | None, *, h
         return Columns(tuple(Column(name, pair) for name in called), hidden)
     said = {str(name): _column(str(name), value) for name, value in bounds.items()}
     called = list(said) if names is None else list(names)
-    if _placed(sorted(called, key=_place)):
+    if placed(sorted(called, key=_place)):
         called.sort(key=_place)  # columns of an array, in whatever order bounds are given
     if width is not None and names is None and width != len(said):
         raise SettingError(f"bounds are of {len(said)} columns, and X has {width}")
@@ -263,7 +271,9 @@ def open_classes(y: Any) -> list[Any]:
     labels = as_array("y", y).reshape(-1)
     known = {label_of(each) for each in labels.tolist()} - {None}
     if labels.dtype.kind == "f" and (labels[np.isfinite(labels)] % 1).any():
-        raise DataError("y holds numbers that are no classes: use PrivateRegressor, or round them")
+        raise DataError(
+            "y is continuous: it holds numbers that are no classes. Use PrivateRegressor, or round them"
+        )
     return _sorted(known)
 
 
@@ -276,18 +286,26 @@ def open_bounds(table: Table) -> Any:
     if table.picture is not None:
         return _within(as_numbers(np.asarray(table.columns).reshape(-1)))
     names = table.names or [str(place) for place in range(table.width)]
-    return {name: _open_column(values) for name, values in zip(names, table.columns, strict=True)}
+    return {name: _open_column(name, values) for name, values in zip(names, table.columns, strict=True)}
 
 
 def open_targets(y: Any) -> tuple[float, float]:
     """The same of numbers that are to be predicted."""
-    return _within(as_numbers(as_array("y", y).reshape(-1)))
+    numbers = as_numbers(as_array("y", y).reshape(-1))
+    if np.isinf(numbers).any():
+        raise DataError("y contains infinity, which is no number to learn: leave such examples out")
+    return _within(numbers)
 
 
-def _open_column(values: Array) -> Any:
+def _open_column(name: str, values: Array) -> Any:
     numbers = as_numbers(values)
     if values.dtype.kind in "biuf":
         return _within(numbers)
+    for each in values.tolist():
+        if isinstance(each, Collection) and not isinstance(each, str):
+            raise DataError(
+                f"column {name} holds {shown(each)}, which is neither a number nor a category"
+            )
     labels = _sorted({label_of(each) for each in values.tolist()} - {None})
     words = any(isinstance(each, str) and np.isnan(as_numbers([each])[0]) for each in labels)
     return labels if words else _within(numbers)

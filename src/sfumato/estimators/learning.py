@@ -24,7 +24,7 @@ from sfumato.checks import (
     check_seed,
     given,
 )
-from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.errors import DataError, ReleaseError, SettingError, not_fitted
 from sfumato.estimators.examples_in import (
     Table,
     Taken,
@@ -34,10 +34,12 @@ from sfumato.estimators.examples_in import (
     number_of,
     open_bounds,
     pictures_of,
+    placed,
 )
 from sfumato.estimators.parameters import Parametrised
+from sfumato.estimators.reporting import Reporting, network_facts
 from sfumato.fit.choose import open_ledger
-from sfumato.fit.loop import Progress
+from sfumato.fit.loop import Watch
 from sfumato.fit.network import Learning, Learnt, learn_openly, learn_privately
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.request import Privacy
@@ -48,6 +50,7 @@ from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.units import Sample, Unit
+from sfumato.report.page.contents import Shown
 from sfumato.sites.examples import mapped
 from sfumato.solvers.network.settings import Training, usual_training
 from sfumato.solvers.protocol import Run
@@ -62,7 +65,7 @@ _MOST_STEPS, _MOST_DROPOUT, _MOST_PARAMETERS = 1_000_000, 9.0, 1 << 27
 _NOT_SAVED = ("privacy", "progress", "training", "bounds", "classes", "target_bounds")
 
 
-class PrivateNetwork(Parametrised, ABC):
+class PrivateNetwork(Parametrised, Reporting, ABC):
     """A network whose training protects every example; what it predicts is a subclass's."""
 
     loss: ClassVar[Loss]
@@ -81,7 +84,7 @@ class PrivateNetwork(Parametrised, ABC):
         steps: int | None,
         training: Training | None,
         seed: int,
-        progress: Progress | None,
+        progress: Watch,
     ) -> None:
         self.hidden = hidden
         self.privacy = privacy
@@ -124,7 +127,17 @@ class PrivateNetwork(Parametrised, ABC):
     def plan(self, examples: int, features: int | None = None) -> PrivatePlan[Learning]:
         """What ``fit`` will do to about so many examples (or owners of some); needs no data.
 
-        ``features`` is their number, where neither ``bounds`` nor ``pictures`` says it.
+        Parameters
+        ----------
+        examples : int
+            About how many there are, or of their owners.
+        features : int or None
+            How many columns.
+
+        Returns
+        -------
+        PrivatePlan
+            ``explain()`` says it in words.
         """
         self._check()
         shown: Columns | Pictures
@@ -160,6 +173,7 @@ class PrivateNetwork(Parametrised, ABC):
 
     def _unit(self, privacy: Privacy) -> Sample | Unit:
         privacy.check_one_owner("a network")
+        privacy.check_no_intervals("a network")
         if privacy.max_entries is not None:
             raise SettingError(f"a network needs no cap on examples: leave {setting('max_entries')} out")
         if privacy.method != "auto" or privacy.noise != "auto" or privacy.analysis != "proven":
@@ -244,6 +258,20 @@ class PrivateNetwork(Parametrised, ABC):
 
         ``groups`` says whose each example is, where all examples of one owner are protected together;
         of a table it may be the name of a column, which is not learnt from.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+        y
+            What is to be predicted.
+        groups
+            An owner for each example.
+
+        Returns
+        -------
+        Self
+            This estimator, fitted.
         """
         begin = time.perf_counter()
         taken = self._take_in(X, y, groups)
@@ -257,6 +285,8 @@ class PrivateNetwork(Parametrised, ABC):
     def _take_in(self, X: Any, y: Any, groups: Any) -> Taken:
         """Examples, with how they are shown to the network and what is to be predicted."""
         self._check()
+        if y is None:
+            raise DataError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         owned = self.privacy is not None and isinstance(self._unit(self.privacy), Unit)
         if self.privacy is not None and groups is None and owned:
             groups = self._unit(self.privacy).mode  # type: ignore[union-attr]
@@ -274,9 +304,10 @@ class PrivateNetwork(Parametrised, ABC):
             raise DataError("there is no example to learn from, or none of one of the classes")
         self.training_ = self._training(architecture, taken.features, count, _OPEN_BUDGET)
         self.guarantee_, self._noise, self._units = None, 0.0, count
-        learnt = learn_openly(
-            architecture, self.training_, taken.features, examples, int(self.seed), self.progress
-        )
+        with self._watched() as progress:
+            learnt = learn_openly(
+                architecture, self.training_, taken.features, examples, int(self.seed), progress
+            )
         self._keep(taken, learnt)
 
     def _fit_privately(self, taken: Taken, privacy: Privacy) -> None:
@@ -284,7 +315,8 @@ class PrivateNetwork(Parametrised, ABC):
         unit = plan.task.unit
         ledger, entropy = open_ledger(privacy, unit), privacy.entropy()
         examples = taken.examples(isinstance(unit, Unit))
-        learnt = learn_privately(plan, taken.features, examples, ledger, entropy, self.progress)
+        with self._watched() as progress:
+            learnt = learn_privately(plan, taken.features, examples, ledger, entropy, progress)
         self._adopt(taken, learnt, plan.task, plan.guarantee(ledger, entropy))
 
     def _adopt(self, taken: Taken, learnt: Learnt, task: Learning, guarantee: Guarantee) -> None:
@@ -308,7 +340,7 @@ class PrivateNetwork(Parametrised, ABC):
     def _inputs(self, X: Any) -> NDArray[np.int16]:
         """Examples as the network was shown them."""
         if not hasattr(self, "network_"):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+            raise not_fitted(type(self).__name__)
         features = self.features_
         if isinstance(features, Columns):
             table = as_table(X, None, None, [column.name for column in features.columns])
@@ -316,7 +348,8 @@ class PrivateNetwork(Parametrised, ABC):
             table = as_table(X, None, (features.height, features.width))
         if table.width != self.n_features_in_:
             raise DataError(
-                f"X has {table.width} columns, and the network was trained on {self.n_features_in_}"
+                f"X has {table.width} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
             )
         rows = features.rows(table.columns)
         return mapped(rows, lambda some: features.centred(some, self.mean_))
@@ -357,15 +390,44 @@ class PrivateNetwork(Parametrised, ABC):
 
     # -- on disk ----------------------------------------------------------------------------------
 
+    def _shown(self) -> Shown:
+        return Shown(type(self).__name__, network_facts(self._stored()), self.guarantee_)
+
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the network; of a private one all that it is may be handed out (``release``)."""
+        """Write the network; of a private one all that it is may be handed out (``release``).
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            As of :meth:`release`.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
         stored = self._stored()
         if stored.guarantee is not None:
             stored.guarantee.check_releasable(force)
         return save_network(stored, folder)
 
     def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write what the guarantee covers; ``force`` for a seeded one, which promises nothing."""
+        """Write what the guarantee covers; ``force`` for a seeded one, which promises nothing.
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            Release what is seeded, too.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
         stored = self._stored()
         if stored.guarantee is None:
             raise ReleaseError("this is not private: fit it with privacy=... to release it")
@@ -374,7 +436,7 @@ class PrivateNetwork(Parametrised, ABC):
 
     def _stored(self) -> StoredNetwork:
         if not hasattr(self, "network_"):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+            raise not_fitted(type(self).__name__)
         settings = {k: v for k, v in self.get_params().items() if k not in _NOT_SAVED}
         settings["hidden"] = list(self.hidden)
         return StoredNetwork(
@@ -393,12 +455,36 @@ class PrivateNetwork(Parametrised, ABC):
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Self:
-        """What :meth:`save` or :meth:`release` wrote."""
+        """What :meth:`save` or :meth:`release` wrote.
+
+        Parameters
+        ----------
+        folder : path
+            That was saved or released.
+
+        Returns
+        -------
+        Self
+            As it was saved.
+        """
         return cls.of(load_network(folder), folder)
 
     @classmethod
     def of(cls, stored: StoredNetwork, folder: str | PathLike[str]) -> Self:
-        """The estimator that was stored in a folder."""
+        """The estimator that was stored in a folder.
+
+        Parameters
+        ----------
+        stored : StoredNetwork
+            What the folder holds.
+        folder : path
+            Where it lies, for messages.
+
+        Returns
+        -------
+        Self
+            As it was saved.
+        """
         with damage(Path(folder)):
             if (cls.__name__, cls.loss) != (stored.estimator, stored.network.architecture.loss):
                 raise ValueError(f"it holds no {cls.__name__}")
@@ -413,7 +499,10 @@ class PrivateNetwork(Parametrised, ABC):
         self.training_, self._noise, self._units = stored.training, stored.noise, stored.units
         self.guarantee_, self.fit_seconds_ = stored.guarantee, 0.0
         if isinstance(stored.features, Columns):
-            self.n_features_in_ = len(stored.features.columns)
+            names = [column.name for column in stored.features.columns]
+            self.n_features_in_ = len(names)
+            if not placed(names):
+                self.feature_names_in_ = np.array(names, object)
         else:
             self.n_features_in_ = stored.features.height * stored.features.width
         self._recall(stored.targets)

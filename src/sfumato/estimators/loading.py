@@ -13,8 +13,9 @@ from sfumato.estimators.coupled import Coupled
 from sfumato.estimators.network import PrivateClassifier, PrivateRegressor
 from sfumato.estimators.power import PowerMethod
 from sfumato.estimators.predicting import UNSEEN
+from sfumato.fit.update import Period
 from sfumato.solvers.protocol import Info
-from sfumato.solvers.registry import solver_class
+from sfumato.solvers.registry import Family, find, solver_class
 from sfumato.store import (
     COMPONENTS,
     COUPLED,
@@ -32,7 +33,32 @@ _NETWORKS: dict[str, Any] = {kind.__name__: kind for kind in (PrivateClassifier,
 
 
 def load(folder: str | PathLike[str]) -> Any:
-    """A fitted estimator from a folder that its ``save`` or ``release`` wrote."""
+    """A fitted estimator from a folder that its ``save`` or ``release`` wrote.
+
+    Parameters
+    ----------
+    folder : path
+        Of a model, or a release.
+
+    Returns
+    -------
+    CP, Tucker, Biases, Coupled, PowerMethod, PrivateClassifier or PrivateRegressor
+        As it was saved; of a release what it says of the model.
+
+    Raises
+    ------
+    ModelFileError
+        Where the folder is missing, damaged, or none of ours.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> model = sf.CP(rank=2).fit(sf.synthetic.ratings_like(30, 20, 5, 400))
+    >>> folder = model.save("model")
+    >>> cell = dict(user="u007", item="i003", day="1998-04-02")
+    >>> sf.load("model").predict(**cell) == model.predict(**cell)
+    True
+    """
     folder = as_path("folder", folder)
     kind = kind_of(folder)
     if kind == COMPONENTS:
@@ -53,11 +79,15 @@ def load(folder: str | PathLike[str]) -> Any:
         estimator.bounds_ = stored.bounds
         estimator.guarantee_, estimator.local_ = stored.guarantee, stored.local
         estimator.own_prior_ = stored.own_prior
+        estimator.errors_, estimator.own_entries_ = stored.errors, stored.own_entries
+        estimator.told_ = stored.told
         if stored.guarantee is None:
             _recall(estimator, stored.notes)
         else:  # a release says nothing of how it came about
             estimator.n_entries_, estimator.scatter_ = None, None
             estimator.fit_seconds_, estimator.history_ = 0.0, ()
+            periods = stored.notes.get("periods", [])
+            estimator.periods_ = tuple(made_of(Period, each, "its periods") for each in periods)
     return estimator
 
 
@@ -83,4 +113,5 @@ def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:
 
 def _solver_from_json(settings: dict[str, Any]) -> Any:
     rest = {key: value for key, value in settings.items() if key != "name"}
-    return made_of(solver_class(settings["name"], "open"), rest, "its solver")
+    family: Family = "seen" if find(settings["name"], "seen") else "open"
+    return made_of(solver_class(settings["name"], family), rest, "its solver")

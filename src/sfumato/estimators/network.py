@@ -12,7 +12,7 @@ from sfumato.checks import as_pair
 from sfumato.errors import SettingError
 from sfumato.estimators.examples_in import categories_of, open_classes, open_targets, targets_of
 from sfumato.estimators.learning import PrivateNetwork
-from sfumato.fit.loop import Progress
+from sfumato.fit.loop import Watch
 from sfumato.fit.request import Privacy
 from sfumato.models.features import as_numbers, places_of
 from sfumato.models.network import Activation, Loss
@@ -30,37 +30,57 @@ class PrivateClassifier(PrivateNetwork):
 
     Parameters
     ----------
-    hidden : sizes of the hidden layers; none by default.
-    privacy : ``Privacy(epsilon, delta, unit="example", public=Public(entries=60_000))``: the number of
-        examples, or of their owners where ``unit`` names these, has to be public. None trains the same
-        network without noise.
-    classes : all classes that there can be, which are public; examples of others are left out. Without
+    hidden : sequence of int
+        Sizes of the hidden layers; none by default.
+    privacy : Privacy or None
+        ``Privacy(epsilon, delta, unit="example", public=Public(entries=60_000))``: the number of
+        examples, or of their owners where ``unit`` names these, has to be public. None trains the
+        same network without noise.
+    classes : sequence or None
+        All classes that there can be, which are public; examples of others are left out. Without
         privacy those in the data.
-    bounds : public bounds of the columns: two numbers for all of them, or by name either two numbers or
+    bounds : pair of float, mapping or None
+        Public bounds of the columns: two numbers for all of them, or by name either two numbers or
         the list of a column's categories. Without privacy those of the data.
-    pictures : height and width, where a row is a picture; arrays of three dimensions are pictures too.
-    activation : "relu" or "tanh".
-    dropout : variance of Gaussian factors on what goes into layers; 0 for none.
-    prior_scale : standard deviation of a normal prior on all parameters; None for none.
-    steps : how many; settings follow from it, from the public numbers and the budget.
-    training : a ``Training`` with all settings of your own.
-    seed : of the starting point, which is public.
-    progress : called after every step with how many are done and how many there are.
+    pictures : pair of int or None
+        Height and width, where a row is a picture; arrays of three dimensions are pictures too.
+    activation : str
+        "relu" or "tanh".
+    dropout : float
+        Variance of Gaussian factors on what goes into layers; 0 for none.
+    prior_scale : float or None
+        Standard deviation of a normal prior on all parameters; None for none.
+    steps : int or None
+        How many; settings follow from it, from the public numbers and the budget.
+    training : Training or None
+        A ``Training`` with all settings of your own.
+    seed : int
+        Of the starting point, which is public.
+    progress : callable or None
+        Called after every step with how many are done and how many there are; True for a bar, on a
+        terminal or in a notebook.
 
     Attributes
     ----------
-    classes_, network_, iterates_ : the classes; the network (a running average of the last steps); some
-        of the last steps themselves.
-    guarantee_ : what a private fit promises; it covers all of these.
-    training_, temperature_, dropout_ : how it was trained, and two readings of its noise.
+    classes_, network_, iterates_
+        The classes; the network (a running average of the last steps); some of the last steps
+        themselves.
+    guarantee_ : Guarantee or None
+        What a private fit promises; it covers all of these.
+    training_, temperature_, dropout_
+        How it was trained, and two readings of its noise.
 
     Examples
     --------
     >>> import numpy as np, sfumato as sf
     >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
     >>> y = (X.sum(1) > 0).astype(int)
-    >>> privacy = sf.Privacy(epsilon=1, delta=1e-5, unit="example", public=sf.Public(entries=2000))
-    >>> model = sf.PrivateClassifier(privacy=privacy, classes=[0, 1], bounds=(-1, 1), steps=50)
+    >>> privacy = sf.Privacy(
+    ...     epsilon=1, delta=1e-5, unit="example", public=sf.Public(entries=2000)
+    ... )
+    >>> model = sf.PrivateClassifier(
+    ...     privacy=privacy, classes=[0, 1], bounds=(-1, 1), steps=50
+    ... )
     >>> bool(model.fit(X, y).score(X, y) > 0.9)
     True
     """
@@ -81,7 +101,7 @@ class PrivateClassifier(PrivateNetwork):
         steps: int | None = None,
         training: Training | None = None,
         seed: int = 0,
-        progress: Progress | None = None,
+        progress: Watch = None,
     ) -> None:
         super().__init__(
             hidden,
@@ -101,7 +121,8 @@ class PrivateClassifier(PrivateNetwork):
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
-        tags = Tags("classifier", target_tags=TargetTags(required=True), input_tags=InputTags())
+        told = InputTags(three_d_array=True, string=True, categorical=True, allow_nan=True)
+        tags = Tags("classifier", target_tags=TargetTags(required=True), input_tags=told)
         tags.classifier_tags = ClassifierTags()
         return tags
 
@@ -110,7 +131,7 @@ class PrivateClassifier(PrivateNetwork):
             raise SettingError(_say_classes())
         self._recall(open_classes(y) if self.classes is None else self.classes)
         if len(self.classes_) < 2:
-            raise SettingError(f"there are two classes or more, got {len(self.classes_)}")
+            raise SettingError(f"there are two classes or more, got {len(self.classes_)} class")
 
     @property
     def _outputs(self) -> int:
@@ -125,7 +146,18 @@ class PrivateClassifier(PrivateNetwork):
         return targets, targets >= 0
 
     def predict_proba(self, X: Any) -> Array:
-        """Probability of every class, in the order of ``classes_``."""
+        """Probability of every class, in the order of ``classes_``.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+
+        Returns
+        -------
+        array
+            Examples x classes.
+        """
         inputs = self._inputs(X)
         return self.network_.probabilities(inputs)
 
@@ -134,17 +166,51 @@ class PrivateClassifier(PrivateNetwork):
 
         Iterates of noisy steps move about as samples of a posterior at ``temperature_`` would. Their
         mean is rarely better than ``predict_proba``; no calibration is promised.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+
+        Returns
+        -------
+        array
+            Samples x examples x classes.
         """
         inputs = self._inputs(X)
         return np.stack([each.probabilities(inputs) for each in self.iterates_])
 
     def predict(self, X: Any) -> Array:
-        """The most likely class of each example."""
+        """The most likely class of each example.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+
+        Returns
+        -------
+        array
+            A class for each.
+        """
         likeliest = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest])
 
     def score(self, X: Any, y: Any) -> float:
-        """Share of examples whose class is right; no guarantee covers it."""
+        """Share of examples whose class is right; no guarantee covers it.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+        y
+            The right class of each.
+
+        Returns
+        -------
+        float
+            Between 0 and 1.
+        """
         said = self.predict_proba(X).argmax(1)
         return float((said == places_of(targets_of(y, len(said)), self.classes_.tolist())).mean())
 
@@ -161,15 +227,23 @@ class PrivateClassifier(PrivateNetwork):
 class PrivateRegressor(PrivateNetwork):
     """A network for numbers whose training protects every example; see :class:`PrivateClassifier`.
 
-    ``target_bounds`` are the public bounds of the numbers; those beyond are taken for the bound, in
-    predictions too.
+    Parameters
+    ----------
+    target_bounds : pair of float or None
+        Public bounds of the numbers; those beyond are taken for the bound, in predictions too.
+    hidden, privacy, bounds, pictures, activation, dropout, prior_scale, steps, training, seed, progress
+        As of :class:`PrivateClassifier`.
 
     Examples
     --------
     >>> import numpy as np, sfumato as sf
     >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
-    >>> privacy = sf.Privacy(epsilon=2, delta=1e-5, unit="example", public=sf.Public(entries=2000))
-    >>> model = sf.PrivateRegressor(privacy=privacy, bounds=(-1, 1), target_bounds=(-2, 2), steps=50)
+    >>> privacy = sf.Privacy(
+    ...     epsilon=2, delta=1e-5, unit="example", public=sf.Public(entries=2000)
+    ... )
+    >>> model = sf.PrivateRegressor(
+    ...     privacy=privacy, bounds=(-1, 1), target_bounds=(-2, 2), steps=50
+    ... )
     >>> bool(model.fit(X, X.sum(1)).score(X, X.sum(1)) > 0.8)
     True
     """
@@ -190,7 +264,7 @@ class PrivateRegressor(PrivateNetwork):
         steps: int | None = None,
         training: Training | None = None,
         seed: int = 0,
-        progress: Progress | None = None,
+        progress: Watch = None,
     ) -> None:
         super().__init__(
             hidden,
@@ -210,7 +284,8 @@ class PrivateRegressor(PrivateNetwork):
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags
 
-        tags = Tags("regressor", target_tags=TargetTags(required=True), input_tags=InputTags())
+        told = InputTags(three_d_array=True, string=True, categorical=True, allow_nan=True)
+        tags = Tags("regressor", target_tags=TargetTags(required=True), input_tags=told)
         tags.regressor_tags = RegressorTags()
         return tags
 
@@ -234,7 +309,18 @@ class PrivateRegressor(PrivateNetwork):
         return np.where(known[:, None], scaled, 0.0).astype(np.float32), known
 
     def predict(self, X: Any) -> Array:
-        """A number for each example, within the bounds."""
+        """A number for each example, within the bounds.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+
+        Returns
+        -------
+        array
+            A number for each.
+        """
         inputs = self._inputs(X)
         return self._numbers(self.network_, inputs)
 
@@ -244,12 +330,36 @@ class PrivateRegressor(PrivateNetwork):
         return np.asarray(np.clip(said * (high - low) / 2 + (low + high) / 2, low, high))
 
     def sample_posterior(self, X: Any) -> Array:
-        """Predictions by each of ``iterates_`` (samples x examples); no calibration is promised."""
+        """Predictions by each of ``iterates_`` (samples x examples); no calibration is promised.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+
+        Returns
+        -------
+        array
+            Samples x examples.
+        """
         inputs = self._inputs(X)
         return np.stack([self._numbers(each, inputs) for each in self.iterates_])
 
     def score(self, X: Any, y: Any) -> float:
-        """R squared; no guarantee covers it."""
+        """R squared; no guarantee covers it.
+
+        Parameters
+        ----------
+        X
+            A row for each example.
+        y
+            The right number of each.
+
+        Returns
+        -------
+        float
+            One at most.
+        """
         said = self.predict(X)
         numbers = as_numbers(targets_of(y, len(said)))
         error, whole = ((numbers - said) ** 2).sum(), ((numbers - numbers.mean()) ** 2).sum()

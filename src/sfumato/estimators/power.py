@@ -22,7 +22,7 @@ from sfumato.checks import (
 from sfumato.data import symmetric
 from sfumato.data.samples import Samples, open_samples
 from sfumato.data.tensor import SparseTensor
-from sfumato.errors import DataError, NotFittedError, ReleaseError, SettingError
+from sfumato.errors import DataError, ReleaseError, SettingError, not_fitted
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.power_plans import entry_unit, stream_plan, tensor_plan
 from sfumato.estimators.power_streams import (
@@ -33,9 +33,16 @@ from sfumato.estimators.power_streams import (
     ended_early,
     samples_each,
 )
-from sfumato.estimators.power_tensors import as_array, check_values, open_source, private_source
+from sfumato.estimators.power_tensors import (
+    as_array,
+    check_values,
+    open_source,
+    private_source,
+    share_left,
+)
+from sfumato.estimators.reporting import Reporting, component_parts
 from sfumato.fit.choose import open_ledger
-from sfumato.fit.loop import Progress
+from sfumato.fit.loop import Progress, Watch
 from sfumato.fit.plan import PrivatePlan
 from sfumato.fit.power import (
     Decomposition,
@@ -50,6 +57,7 @@ from sfumato.fit.request import Privacy
 from sfumato.kernels.numba.threads import available_threads
 from sfumato.models.components import Components
 from sfumato.privacy.guarantee import Guarantee
+from sfumato.report.page.contents import Shown
 from sfumato.solvers.power.iteration import (
     PowerSettings,
     PowerState,
@@ -72,41 +80,70 @@ _PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters 
 _NOT_SAVED = ("privacy", "progress", "threads")
 
 
-class PowerMethod(Parametrised):
+class PowerMethod(Parametrised, Reporting):
     """Components of a tensor sum_i w_i v_i (x) ... (x) v_i with orthogonal or independent v_i.
 
     Parameters
     ----------
-    n_components : how many to look for.
-    restarts, iterations : random starts for each component, and power iterations from each; None for as
-        many as theory asks for, and fewer where each costs privacy.
-    symmetric : whether the tensor is; else it has a vector for every mode.
-    whiten : True where components are linearly independent but not orthogonal. Of a tensor also a
-        matrix sum c_i v_i v_i' with c_i > 0, such as a second moment.
-    moment : what a stream's tensor is: "samples", E[x (x) ... (x) x], about zero and not about the mean;
+    n_components : int
+        How many to look for.
+    restarts, iterations : int or None
+        Random starts for each component, and power iterations from each; None for as many as theory
+        asks for, and fewer where each costs privacy.
+    symmetric : bool
+        Whether the tensor is; else it has a vector for every mode.
+    whiten
+        True where components are linearly independent but not orthogonal. Of a tensor also a matrix
+        sum c_i v_i v_i' with c_i > 0, such as a second moment.
+    moment : str
+        What a stream's tensor is: "samples", E[x (x) ... (x) x], about zero and not about the mean;
         or "documents", the moment of three different words of a document, from rows of word counts.
-    order : of a stream's moment.
-    samples : for :meth:`partial_fit` and ``fit_stream(reuse=False)``, the number of samples that answer
+    order : int
+        Of a stream's moment.
+    samples : int or None
+        For :meth:`partial_fit` and ``fit_stream(reuse=False)``, the number of samples that answer
         each question; with privacy their public number.
-    features : of a stream, how many numbers a sample has. It shows, unless there is not a single array.
-    average : where each iteration has noise of its own, average the last half of them. False does as
+    features : int or None
+        Of a stream, how many numbers a sample has. It shows, unless there is not a single array.
+    average : bool
+        Where each iteration has noise of its own, average the last half of them. False does as
         printed in the paper.
-    privacy : ``Privacy(epsilon, delta, unit)``, with the unit ``TensorEntry(change)`` for a tensor and
+    privacy : Privacy or None
+        ``Privacy(epsilon, delta, unit)``, with the unit ``TensorEntry(change)`` for a tensor and
         ``Sample(norm)`` for a stream.
-    seed : of the random starts, which are public.
-    threads : for sparse tensors; None for all cores.
-    progress : called after every question with how many are answered and how many there are.
+    seed : int
+        Of the random starts, which are public.
+    threads : int or None
+        For sparse tensors; None for all cores.
+    progress : callable or None
+        Called after every question with how many are answered and how many there are; True for a bar,
+        on a terminal or in a notebook, unless the stream is read once.
 
     Attributes
     ----------
-    components_ : unit vectors, a row for each component (of a symmetric tensor).
-    factors_ : the same for every mode.
-    weights_ : their weights, in the order in which they were found.
-    weight_deviations_ : standard deviation of the noise that privacy put into them. A weight that is not
-        larger than a few of these may be noise, and its component with it.
-    topics_, topic_shares_ : of documents, a topic's shares of words in each row, and the topics' shares.
-    guarantee_ : what a private fit promises.
-    finished_, n_samples_seen_ : of a stream that is read once.
+    components_
+        Unit vectors, a row for each component (of a symmetric tensor).
+    factors_
+        The same for every mode.
+    weights_
+        Their weights, in the order in which they were found.
+    weight_deviations_
+        Standard deviation of the noise that privacy put into them. A weight that is not larger than
+        a few of these may be noise, and its component with it.
+    topics_, topic_shares_
+        Of documents, a topic's shares of words in each row, and the topics' shares.
+    guarantee_
+        What a private fit promises.
+    finished_, n_samples_seen_
+        Of a stream that is read once.
+
+    Examples
+    --------
+    >>> import numpy as np, sfumato as sf
+    >>> truth = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 2)))[0].T
+    >>> tensor = np.einsum("r,ri,rj,rk->ijk", [2.0, 1.0], truth, truth, truth)
+    >>> sf.PowerMethod(2).fit(tensor).weights_.round(6)
+    array([2., 1.])
     """
 
     def __init__(
@@ -125,7 +162,7 @@ class PowerMethod(Parametrised):
         privacy: Privacy | None = None,
         seed: int = 0,
         threads: int | None = None,
-        progress: Progress | None = None,
+        progress: Watch = None,
     ) -> None:
         self.n_components = n_components
         self.restarts = restarts
@@ -158,6 +195,18 @@ class PowerMethod(Parametrised):
 
         With privacy only the cells of a symmetric tensor are read whose levels ascend, and their values
         stand for all permutations: whether it is symmetric is not said.
+
+        Parameters
+        ----------
+        X
+            An array, or a sparse tensor.
+        y : None
+            Not used: scikit-learn hands it on.
+
+        Returns
+        -------
+        Self
+            This estimator, fitted.
         """
         begin = time.perf_counter()
         check_flag(symmetric=self.symmetric)
@@ -186,7 +235,9 @@ class PowerMethod(Parametrised):
         source, whitening = open_source(tensor, settings, self.whiten, self._threads)
         if whitening is not None:
             settings = replace(settings, sizes=source.sizes)
-        state = carry_out_power(settings, self._run, from_tensor(source), self.progress, whitening)
+        with self._watched() as progress:
+            answer = from_tensor(source)
+            state = carry_out_power(settings, self._run, answer, progress, whitening)
         self._keep(state, None)
 
     @property
@@ -211,7 +262,8 @@ class PowerMethod(Parametrised):
         ledger = open_ledger(privacy, unit)
         source = private_source(tensor, unit, self._threads)
         entropy = privacy.entropy()
-        state = private_from_tensor(plan, source, ledger, entropy, self.progress)
+        with self._watched() as progress:
+            state = private_from_tensor(plan, source, ledger, entropy, progress)
         self._keep(state, plan.guarantee(ledger, entropy))
 
     # -- a stream ---------------------------------------------------------------------------------
@@ -227,6 +279,20 @@ class PowerMethod(Parametrised):
         next ``samples`` samples, and the stream is read once. With privacy and without ``reuse`` each
         array of a list or iterator is the block of samples that answers one question: where blocks were
         cut by counting, one sample more would shift all later ones.
+
+        Parameters
+        ----------
+        X
+            The samples.
+        reuse : bool
+            Whether the stream can be read again and again.
+        columns : sequence of str or None
+            Those of a table that are read.
+
+        Returns
+        -------
+        Self
+            This estimator, fitted.
         """
         begin = time.perf_counter()
         check_flag(reuse=reuse)
@@ -240,7 +306,8 @@ class PowerMethod(Parametrised):
             check_rereadable(samples, settings)
             moment = make_moment(self.moment, settings.order)
             answer = from_stream(samples.batches, moment)
-            state = carry_out_power(settings, self._run, answer, self.progress)
+            with self._watched() as progress:
+                state = carry_out_power(settings, self._run, answer, progress)
             self._keep(state, None)
         else:
             self._read_once(samples, settings)
@@ -253,6 +320,18 @@ class PowerMethod(Parametrised):
         Every ``samples`` samples answer one question (with privacy every call is a block of samples for
         one). Components come one after the other; ``finished_`` says whether all of them are there, and
         samples after that are left unread.
+
+        Parameters
+        ----------
+        X
+            A sample in every row.
+        y : None
+            Not used: scikit-learn hands it on.
+
+        Returns
+        -------
+        Self
+            This estimator.
         """
         check_kind(Privacy | None, "a Privacy, or None", privacy=self.privacy)
         features = self.online_.size if hasattr(self, "online_") else self.features
@@ -315,7 +394,7 @@ class PowerMethod(Parametrised):
         else:
             moment = make_moment(self.moment, settings.order)
             each = samples_each(self.samples, settings, count)
-            machine = Online(settings, self._run, moment, each, self.progress)
+            machine = Online(settings, self._run, moment, each, self._told)
             self.online_ = OpenStream(size, machine)
 
     # -- a stream, privately ----------------------------------------------------------------------
@@ -329,7 +408,8 @@ class PowerMethod(Parametrised):
         check_rereadable(samples, settings)
         plan, moment = self._stream_plan(settings, privacy, reuse=True)
         ledger, entropy = open_ledger(privacy, plan.task.unit), privacy.entropy()
-        state = private_from_stream(plan, samples.batches, moment, ledger, entropy, self.progress)
+        with self._watched() as progress:
+            state = private_from_stream(plan, samples.batches, moment, ledger, entropy, progress)
         self._keep(state, plan.guarantee(ledger, entropy))
 
     def _read_blocks(self, samples: Samples, settings: PowerSettings, privacy: Privacy) -> None:
@@ -340,10 +420,15 @@ class PowerMethod(Parametrised):
         self.online_ = online
         self._keep(online.machine.state, online.guarantee)
 
+    @property
+    def _told(self) -> Progress | None:
+        """Of a stream that is read once, which has no bar: nobody knows when its samples come."""
+        return None if isinstance(self.progress, bool) else self.progress
+
     def _private_online(self, settings: PowerSettings, privacy: Privacy) -> PrivateStream:
         plan, moment = self._stream_plan(settings, privacy, reuse=False)
         ledger, entropy = open_ledger(privacy, plan.task.unit), privacy.entropy()
-        machine = Online(settings, self._run, moment, None, self.progress)
+        machine = Online(settings, self._run, moment, None, self._told)
         return PrivateStream.begin(plan, machine, ledger, entropy)
 
     def _stream_plan(
@@ -386,13 +471,12 @@ class PowerMethod(Parametrised):
 
     def _fitted(self) -> Components:
         if not hasattr(self, "fitted_components_"):
-            raise NotFittedError(
-                "this PowerMethod is not fitted yet; call fit, fit_stream or partial_fit"
-            )
+            raise not_fitted("PowerMethod", "call fit, fit_stream or partial_fit")
         return self.fitted_components_
 
     @property
     def components_(self) -> Array:
+        """Unit vectors, a row for each component."""
         found = self._fitted()
         if not found.symmetric:
             raise AttributeError("an asymmetric tensor has components for every mode: see factors_")
@@ -424,10 +508,52 @@ class PowerMethod(Parametrised):
         """The dense tensor that the components add up to."""
         return self._fitted().to_tensor()
 
+    def error(self, X: Any) -> float:
+        """What the components leave of a tensor, as a share of its norm; no guarantee covers it.
+
+        Parameters
+        ----------
+        X
+            An array, or a sparse tensor.
+
+        Returns
+        -------
+        float
+            Zero where they are all of it.
+        """
+        tensor = X if isinstance(X, SparseTensor) else as_array(X)
+        found = self._fitted()
+        sizes = tuple(factor.shape[1] for factor in found.factors)
+        if tensor.shape != sizes:
+            raise DataError(f"the components are of a tensor of shape {sizes}, got {tensor.shape}")
+        return share_left(found, tensor)
+
+    # -- showing ----------------------------------------------------------------------------------
+
+    def _shown(self) -> Shown:
+        found = self._fitted()
+        weights = ", ".join(f"{weight:.4g}" for weight in found.weights)
+        facts = (("components", f"{len(found.weights)}"), ("weights", weights))
+        title = f"Components of a{' symmetric' if found.symmetric else ''} tensor of order {found.order}"
+        return Shown(title, facts, self.guarantee_, component_parts(found))
+
     # -- keeping ----------------------------------------------------------------------------------
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write components, weights and settings to a folder; see :func:`sfumato.load`."""
+        """Write components, weights and settings to a folder; see :func:`sfumato.load`.
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            As of :meth:`release`.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
         if self._fitted() and self.guarantee_ is not None:
             return self.release(folder, force=force)
         stored = StoredComponents(self.fitted_components_, self._saved_settings(), None)
@@ -438,6 +564,18 @@ class PowerMethod(Parametrised):
 
         Where the guarantee is only claimed, or the noise came from a seed, ``force`` says that this is
         meant; the release is marked so.
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            Release what is claimed only, or seeded.
+
+        Returns
+        -------
+        Path
+            The folder.
         """
         found = self._fitted()
         if self.guarantee_ is None:
@@ -454,7 +592,18 @@ class PowerMethod(Parametrised):
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> PowerMethod:
-        """What :meth:`save` or :meth:`release` wrote."""
+        """What :meth:`save` or :meth:`release` wrote.
+
+        Parameters
+        ----------
+        folder : path
+            That was saved or released.
+
+        Returns
+        -------
+        PowerMethod
+            As it was saved.
+        """
         stored = load_components(folder)
         size = len(stored.components.weights)
         settings = {k: value for k, value in stored.settings.items() if k not in _NOT_SAVED}

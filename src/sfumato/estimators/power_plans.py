@@ -106,6 +106,7 @@ def _assumed_of_stream(features: int, what: str, count: int, reuse: bool) -> tup
 
 def _is_printed(privacy: Privacy) -> bool:
     privacy.check_one_owner("the power method")
+    privacy.check_no_intervals("the power method")
     if privacy.method != "auto" or privacy.noise != "auto":
         raise SettingError("the power method has no other private methods or noise: leave them out")
     if not isinstance(privacy.budget, Budget) and privacy.analysis == "paper":

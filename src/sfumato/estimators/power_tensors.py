@@ -11,6 +11,7 @@ from sfumato.checks import as_numbers
 from sfumato.data import symmetric
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError, SettingError
+from sfumato.models.components import Components
 from sfumato.privacy.units import TensorEntry
 from sfumato.solvers.power.iteration import PowerSettings, Whitening
 from sfumato.solvers.power.sensitivity import STEPS, step_of
@@ -23,6 +24,8 @@ from sfumato.solvers.power.tensors import (
 )
 from sfumato.solvers.power.whitening import whiten_dense, whiten_sparse
 from sfumato.types import Array
+
+_AT_ONCE = 1 << 18  # entries of a sparse tensor
 
 
 def as_array(X: Any) -> Array:
@@ -50,6 +53,34 @@ def check_values(tensor: Array | SparseTensor) -> None:
 
 
 # -- without privacy -------------------------------------------------------------------------------
+
+
+def share_left(found: Components, tensor: Array | SparseTensor) -> float:
+    """The norm of what components leave of a tensor, over the norm of the tensor."""
+    values = tensor.values if isinstance(tensor, SparseTensor) else tensor
+    whole = float(np.square(values, dtype=np.float64).sum())
+    if not whole:
+        raise DataError("the tensor is zero everywhere: nothing can be left of it")
+    alike = np.prod([factor @ factor.T for factor in found.factors], axis=0)
+    both = found.weights @ alike @ found.weights - 2 * found.weights @ _within(found, tensor)
+    return float(np.sqrt(np.maximum(0.0, 1 + both / whole)))
+
+
+def _within(found: Components, tensor: Array | SparseTensor) -> Array:
+    """Of each component, without its weight, the inner product with a tensor."""
+    if not isinstance(tensor, SparseTensor):
+        product = tensor @ found.factors[-1].T
+        for factor in reversed(found.factors[:-1]):
+            product = np.einsum("...dk,kd->...k", product, factor)
+        return np.asarray(product)
+    total = np.zeros(len(found.weights))
+    for begin in range(0, tensor.n_entries, _AT_ONCE):
+        some = slice(begin, begin + _AT_ONCE)
+        rows = [
+            factor[:, at[some]] for factor, at in zip(found.factors, tensor.coordinates, strict=True)
+        ]
+        total += np.prod(rows, axis=0) @ tensor.values[some]
+    return total
 
 
 def open_source(

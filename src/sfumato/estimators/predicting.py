@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,13 @@ from sfumato.data.io.read import read_entries
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import SettingError
 from sfumato.fit.own import OwnRows
+from sfumato.models.doubts import Errors, Interval
+from sfumato.models.losses import LOSSES, Bounds, Loss
 from sfumato.models.multilinear import Multilinear
+from sfumato.surface import either
 from sfumato.types import Array
 
 UNSEEN = ("error", "bias")  # what labels that were not in training lead to
-
-Bounds = tuple[float, float] | None
 
 
 def coordinates_of(cells: Any, modes: tuple[Mode, ...], fallback: str) -> NDArray[np.int32]:
@@ -64,6 +65,100 @@ def within(bounds: Bounds, values: Array) -> Array:
     return values if bounds is None else np.clip(values, *bounds)
 
 
+class KnownModes(NamedTuple):
+    """What a fit knows of the cells that it predicts: labels, bounds, whose rows stay with their owners,
+    and how many entries each of these has, where intervals need it.
+    """
+
+    modes: tuple[Mode, ...]
+    bounds: Bounds
+    local: int | None
+    own_entries: Array | None
+
+
+# -- intervals -------------------------------------------------------------------------------------
+
+
+class Deviations(NamedTuple):
+    """Standard deviations at cells: what the noise of privacy adds, and what data scatter."""
+
+    noise: Array
+    scatter: Array
+
+
+def check_told(errors: Errors | None) -> None:
+    """Refuse an interval of a private fit that nothing was released for."""
+    if errors is None:
+        raise SettingError(
+            "this release does not say how far values lie from its predictions: fit again with "
+            + either("Privacy(intervals=True)", "--intervals")
+        )
+
+
+def deviations_at(
+    errors: Errors, coordinates: NDArray[np.int32], own_entries: Array | None
+) -> Deviations:
+    """What is expected of cells; -1 is a level of which nothing is known."""
+    return Deviations(*map(np.sqrt, errors.variances(coordinates, own_entries)))
+
+
+def deviations_with_own(
+    errors: Errors,
+    modes: tuple[Mode, ...],
+    rows: OwnRows,
+    cells: Any,
+    fallback: str,
+    own_entries: Array | None,
+) -> Deviations:
+    """The same where some labels are those of owners who bring entries."""
+    labels = labels_in(cells, modes)
+    mine = find_levels(rows.modes, labels)[rows.mode] >= 0
+    found = np.empty((2, mine.shape[0]))
+    for part, by, entries in ((mine, rows.modes, rows.entries), (~mine, modes, own_entries)):
+        there = {name: np.asarray(column)[part] for name, column in labels.items()}
+        found[:, part] = deviations_at(errors, _located(by, there, fallback), entries)
+    return Deviations(*found)
+
+
+def interval_of(
+    errors: Errors, bounds: Bounds, values: Array, expected: Deviations, level: float
+) -> Interval:
+    """Predictions with what lies about them, within the data's bounds."""
+    below, above = errors.bounds(level)
+    whole = np.hypot(*expected)
+    low, high = (within(bounds, values + ends * whole) for ends in (below, above))
+    return Interval(values, low, high, *expected)
+
+
+def interval_at(
+    errors: Errors,
+    known: KnownModes,
+    cells: Any,
+    rows: OwnRows | None,
+    fallback: str,
+    values: Array,
+    level: float,
+) -> Interval:
+    """The same from the cells themselves, some of which may be of owners who bring entries."""
+    if rows is not None and rows.mode == known.local:
+        by = errors, known.modes, rows, cells, fallback, known.own_entries
+        return interval_of(errors, known.bounds, values, deviations_with_own(*by), level)
+    # Labels of whoever brings entries to a mode that was released need not be known.
+    coordinates = coordinates_of(cells, known.modes, fallback if rows is None else "bias")
+    expected = deviations_at(errors, coordinates, known.own_entries)
+    return interval_of(errors, known.bounds, values, expected, level)
+
+
+def normal_interval(bounds: Bounds, values: Array, scatter: float, level: float) -> Interval:
+    """Of a fit without privacy: normal residuals of one variance."""
+    from scipy.stats import norm
+
+    deviation = np.full(values.shape, scatter**0.5)
+    apart = float(norm.ppf((1 + level) / 2)) * deviation
+    low, high = (within(bounds, values + sign * apart) for sign in (-1, 1))
+    return Interval(values, low, high, np.zeros(values.shape), deviation)
+
+
 # -- own rows --------------------------------------------------------------------------------------
 
 
@@ -85,10 +180,14 @@ def read_own(
     modes: tuple[Mode, ...],
     bounds: Bounds,
     duplicates: prepare.DuplicatePolicy | None,
+    loss: Loss = LOSSES["squared"],
 ) -> SparseTensor:
-    """Own entries, clipped to the bounds; several at one cell are merged, or with None all kept."""
+    """Own entries on the scale that was fitted, clipped to its bounds; several at one cell are merged,
+    or with None all kept.
+    """
     tensor = read_entries(own, modes, value)
     prepare.check_values(tensor.with_values(tensor.values))  # without bounds, which clip
+    tensor = tensor.with_values(loss.fitted(tensor.values))
     if bounds is not None:
         tensor = prepare.clip(tensor, bounds)
     return tensor if duplicates is None else prepare.merge_duplicates(tensor, duplicates)

@@ -13,6 +13,7 @@ from sfumato.data import prepare
 from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.completion import CP
+from sfumato.estimators.of_losses import check_squared
 from sfumato.estimators.predicting import owners_mode, read_own
 from sfumato.fit.own import among_levels
 from sfumato.fit.refit import Given
@@ -41,16 +42,41 @@ def refit(
 
     Parameters
     ----------
-    model : a fitted CP model or bias predictor, such as ``sf.load`` makes of a release.
-    own : the site's entries: a tensor, or a table or file with a column of labels per mode and one of
-        values (``own_value`` names it where there are more). Labels of shared modes have to be known to
-        the model; several entries at one cell are merged as its ``duplicates`` says.
-    own_mode : the mode whose levels are the site's own: the one whose rows stay with their owners; where
-        there is none, by default the first.
-    seed : of the start and of what is held out.
+    model : TensorEstimator
+        A fitted CP model or bias predictor, such as ``sf.load`` makes of a release.
+    own
+        The site's entries: a tensor, or a table or file with a column of labels per mode and one of
+        values. Labels of shared modes have to be known to the model; several entries at one cell are
+        merged as its ``duplicates`` says.
+    own_mode : str or None
+        The mode whose levels are the site's own: the one whose rows stay with their owners; where there
+        is none, by default the first.
+    own_value : str or None
+        Names the column of values, where there are more.
+    seed : int
+        Of the start and of what is held out.
+    threads : int or None
+        All cores by default.
 
-    What comes back has no guarantee and no ``release``. Its ``refit_`` says what was chosen, and by
-    which errors at held-out entries.
+    Returns
+    -------
+    CP
+        It has no guarantee and no ``release``. Its ``refit_`` says what was chosen, and by which errors
+        at held-out entries.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> mine, others = sf.synthetic.ratings_like(60, 40, 5, 2000).split(
+    ...     0.8, by="user"
+    ... )
+    >>> public = sf.Public(labels=True, units=60, entries=2000)
+    >>> shared = sf.CP(
+    ...     privacy=sf.Privacy(3, unit="entry", local="user", public=public)
+    ... ).fit(others)
+    >>> model = sf.refit(shared, mine)
+    >>> model.guarantee_ is None, sorted(model.refit_)
+    (True, ['errors', 'informed', 'weight'])
     """
     check_kind(TensorEstimator, "a fitted model, such as sf.load gives", model=model)
     check_seed(seed=seed)
@@ -58,6 +84,7 @@ def refit(
     release, begin = model._fitted(), time.perf_counter()
     if not isinstance(release, CPModel):
         raise SettingError("a site refits CP models and bias predictors: this is a Tucker model")
+    check_squared("refitting", model.loss)
     mode = owners_mode(model.modes_, model.local_, own_mode)
     entries = read_own(own, own_value, model.modes_, model.bounds_, None)
     tensor = among_levels(model.modes_, mode, entries, np.float64)

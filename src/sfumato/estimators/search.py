@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any, Self
 
 from sfumato.checks import check_count, check_share, given
 from sfumato.data.tensor import Mode
-from sfumato.errors import NotFittedError, SettingError
+from sfumato.errors import SettingError, not_fitted
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.intake import admitted, as_tensor, cast
 from sfumato.estimators.learning import PrivateNetwork
+from sfumato.estimators.of_losses import check_squared
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.sources import TensorSource
 from sfumato.fit.admit import Protected
 from sfumato.fit.choose import open_ledger
 from sfumato.fit.completion import Completion
+from sfumato.fit.loop import Progress
 from sfumato.fit.network import Learning
 from sfumato.fit.network_search import BestNetwork, search_networks
 from sfumato.fit.plan import PrivatePlan
@@ -29,6 +32,7 @@ from sfumato.privacy.budgets import Budget
 from sfumato.privacy.caveats import warn_of, without_warnings
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.units import Unit
+from sfumato.report.progress import watching
 from sfumato.surface import setting
 
 _RUNS_EACH = 2  # expected runs of each candidate: one of them is left out with a chance of e^-2
@@ -45,20 +49,38 @@ class PrivateSearch(Parametrised):
     among, with a delta or without: 0.33, 0.25, 0.17, 0.09.
 
     The model that is kept was fitted to the entries that were not held out; rows that stay with their
-    owners are solved from all entries.
+    owners are solved from all entries. Progress and the time that a search takes show how many runs
+    there were; like all messages of a fit they are for the holder of the data alone.
 
     Parameters
     ----------
-    estimators : the candidates, two or more. Their own ``privacy`` is None, or the search's with another
+    estimators : sequence
+        The candidates, two or more. Their own ``privacy`` is None, or the search's with another
         ``method`` or ``noise``.
-    privacy : budget (epsilon, and delta unless pure), unit and what is public, for the whole search.
-    repetitions : about how many runs are made: the parameter of the Poisson law they are drawn from. By
-        default two for each candidate. More are likelier to include the best candidate, and cost more.
-    holdout : share of the entries that candidates are compared at.
+    privacy : Privacy
+        Budget (epsilon, and delta unless pure), unit and what is public, for the whole search.
+    repetitions : int or None
+        About how many runs are made: the parameter of the Poisson law they are drawn from. By default
+        two for each candidate. More are likelier to include the best candidate, and cost more.
+    holdout : float
+        Share of the entries that candidates are compared at.
 
-    After ``fit``, ``best_estimator_`` is the one chosen, ``best_index_`` its number, and ``guarantee_``
-    what its release promises. Progress and the time that a search takes show how many runs there were;
-    like all messages of a fit they are for the holder of the data alone.
+    Attributes
+    ----------
+    best_estimator_
+        The one chosen.
+    best_index_
+        Its number.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> public = sf.Public(labels=True, entries=2000)
+    >>> privacy = sf.Privacy(3, 1e-6, unit="entry", local=None, public=public)
+    >>> search = sf.PrivateSearch([sf.Biases(), sf.Biases(sweeps=0)], privacy)
+    >>> found = search.fit(sf.synthetic.ratings_like(60, 40, 5, 2000))
+    >>> found.best_index_ in (0, 1), found.guarantee_.epsilon <= 3
+    (True, True)
     """
 
     def __init__(
@@ -83,7 +105,22 @@ class PrivateSearch(Parametrised):
         bounds: tuple[float, float] | None = None,
         entries: int | None = None,
     ) -> PrivatePlan[BestOf]:
-        """What ``fit`` will do to a tensor with these modes; needs no data."""
+        """What ``fit`` will do to a tensor with these modes; needs no data.
+
+        Parameters
+        ----------
+        modes : sequence of Mode
+            Names and sizes.
+        bounds : pair of float or None
+            Public, of the values.
+        entries : int or None
+            How many there are.
+
+        Returns
+        -------
+        PrivatePlan
+            ``explain()`` says it in words.
+        """
         budget = self._checked_budget()
 
         def plans_within(run: Budget) -> list[PrivatePlan[Completion]]:
@@ -127,6 +164,8 @@ class PrivateSearch(Parametrised):
             raise SettingError(f"choosing takes two candidates or more, got {len(self.estimators)}")
         check_count(**given(repetitions=self.repetitions))
         check_share(holdout=self.holdout)
+        tensors = [each for each in self.estimators if isinstance(each, TensorEstimator)]
+        check_squared("a search", *(getattr(each, "loss", "squared") for each in tensors))
         self.privacy.check_one_owner("a search")
         budget = self.privacy.budget
         if not isinstance(budget, Budget):
@@ -154,7 +193,22 @@ class PrivateSearch(Parametrised):
     # -- doing it ---------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
-        """Search, and keep the best; arguments are those of the candidates' own ``fit``."""
+        """Search, and keep the best.
+
+        Parameters
+        ----------
+        X
+            As of the candidates.
+        y
+            As of the candidates.
+        groups
+            Of networks, an owner for each example.
+
+        Returns
+        -------
+        Self
+            This estimator, fitted.
+        """
         begin = time.perf_counter()
         budget = self._checked_budget()
         if all(isinstance(candidate, PrivateNetwork) for candidate in self.estimators):
@@ -169,8 +223,8 @@ class PrivateSearch(Parametrised):
         plan = self.plan(tensor.modes, bounds=tensor.bounds, entries=tensor.n_entries)
         ledger, facts = open_ledger(privacy, protected.unit), plan.task.facts
         tensor = cast(tensor, facts.shape.dtype)
-        progress = [candidate.progress for candidate in self.estimators]
-        found = carry_out_search(plan, tensor, first._threads, ledger, entropy, progress)
+        with _of_each(self.estimators) as progress:
+            found = carry_out_search(plan, tensor, first._threads, ledger, entropy, progress)
         best = self._copy(self.estimators[found.best])
         promised = guarantee_of(plan, found.best, ledger, entropy)
         best.adopt(found.fit, TensorSource(tensor), promised, facts.local)
@@ -194,14 +248,15 @@ class PrivateSearch(Parametrised):
         warn_of(plan.caveats)
         unit = plan.task.unit
         ledger, entropy = open_ledger(self.privacy, unit), self.privacy.entropy()
-        found = search_networks(
-            plan,
-            [each.features for each in taken],
-            [each.examples(isinstance(unit, Unit)) for each in taken],
-            ledger,
-            entropy,
-            [network.progress for network in copies],
-        )
+        with _of_each(copies) as progress:
+            found = search_networks(
+                plan,
+                [each.features for each in taken],
+                [each.examples(isinstance(unit, Unit)) for each in taken],
+                ledger,
+                entropy,
+                progress,
+            )
         promised = guarantee_of(plan, found.best, ledger, entropy)
         best = copies[found.best]
         best._adopt(taken[found.best], found.learnt, plan.task.plans[found.best].task, promised)
@@ -222,11 +277,12 @@ class PrivateSearch(Parametrised):
 
     def _best(self) -> Any:
         if not hasattr(self, "best_estimator_"):
-            raise NotFittedError("this search has not been made yet; call fit first")
+            raise not_fitted("search")
         return self.best_estimator_
 
     @property
     def guarantee_(self) -> Guarantee:
+        """What the release of the best estimator promises."""
         self._best()
         return self._promised
 
@@ -243,28 +299,123 @@ class PrivateSearch(Parametrised):
         return method
 
     def predict(self, X: Any = None, *, unseen: str | None = None, **labels: Any) -> Any:
-        """Predictions of the best estimator; see :meth:`TensorEstimator.predict`."""
+        """Predictions of the best estimator; see :meth:`TensorEstimator.predict`.
+
+        Parameters
+        ----------
+        X
+            A tensor, or a table.
+        unseen : str or None
+            "error" or "bias".
+        **labels
+            By mode name, instead of ``X``.
+
+        Returns
+        -------
+        float or array
+            One number for each cell.
+        """
         best = self._best()
         if isinstance(best, PrivateNetwork):
             return best.predict(X)  # type: ignore[attr-defined]
         return best.predict(X, unseen=unseen, **labels)
 
     def rmse(self, X: Any, y: Any = None) -> float:
-        """Root mean squared error of the best estimator; no guarantee covers it."""
+        """Root mean squared error of the best estimator; no guarantee covers it.
+
+        Parameters
+        ----------
+        X
+            A tensor, or a table.
+        y
+            Values of a table's rows.
+
+        Returns
+        -------
+        float
+            In the values' units.
+        """
         error: float = self._best().rmse(X, y)
         return error
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the RMSE; of networks their own score."""
+        """Minus the RMSE; of networks their own score.
+
+        Parameters
+        ----------
+        X
+            As of :meth:`rmse`; of networks the examples.
+        y
+            Values of a table's rows, or of examples.
+
+        Returns
+        -------
+        float
+            Higher is better.
+        """
         best = self._best()
         return best.score(X, y) if isinstance(best, PrivateNetwork) else -self.rmse(X, y)  # type: ignore[attr-defined]
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the best estimator; see :meth:`TensorEstimator.save`."""
+        """Write the best estimator; see :meth:`TensorEstimator.save`.
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            As of :meth:`release`.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
         path: Path = self._best().save(folder, force=force)
         return path
 
+    def report(self, path: str | PathLike[str], **options: Any) -> Path:
+        """Write a page about the best estimator; see :meth:`TensorEstimator.report`.
+
+        Parameters
+        ----------
+        path : path
+            Where to.
+        **options
+            Those of the best estimator's.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
+        written: Path = self._best().report(path, **options)
+        return written
+
     def release(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write what the guarantee covers; see :meth:`TensorEstimator.release`."""
+        """Write what the guarantee covers; see :meth:`TensorEstimator.release`.
+
+        Parameters
+        ----------
+        folder : path
+            Where to.
+        force : bool
+            Release what is claimed only, or seeded.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
         path: Path = self._best().release(folder, force=force)
         return path
+
+
+@contextmanager
+def _of_each(candidates: Sequence[Any]) -> Iterator[list[Progress | None]]:
+    """What each candidate tells of progress; those that want a bar share one."""
+    wanted = any(candidate.progress is True for candidate in candidates)
+    with watching(wanted, "searching") as bar:
+        yield [
+            bar if candidate.progress is True else candidate.progress or None for candidate in candidates
+        ]

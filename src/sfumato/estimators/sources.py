@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from sfumato.data import prepare
 from sfumato.data.privatised import Privatised
@@ -21,8 +21,10 @@ from sfumato.engines.ray import Ray
 from sfumato.errors import SettingError
 from sfumato.estimators.intake import admitted, as_tensor, cast, checked
 from sfumato.fit.admit import Protected, check_labels
+from sfumato.models.losses import LOSSES, Loss
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.units import Public, Unit
+from sfumato.sites.device import DeviceSite
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by, dealt_by
 from sfumato.sites.received import ReceivedSite
@@ -52,6 +54,15 @@ class Source(ABC):
     dtype: np.dtype[Any]
     cut_by: int = 0  # the mode that parts of them are cut by, where nothing has to be kept together
     several: bool = False  # whether they lie in parts, whoever is asked
+
+    def of_loss(self, loss: Loss) -> Source:
+        """On the scale that a loss fits."""
+        if loss.name != "squared":
+            raise SettingError(
+                f"{setting('loss', loss.name)} is for a tensor in memory: these entries are fitted as "
+                "they are"
+            )
+        return self
 
     @abstractmethod
     def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> Source:
@@ -114,19 +125,29 @@ class ReceivedSource(Source):
 class TensorSource(Source):
     """A tensor in memory."""
 
-    def __init__(self, tensor: SparseTensor) -> None:
+    def __init__(self, tensor: SparseTensor, loss: Loss = LOSSES["squared"]) -> None:
         check_tensor(tensor)
-        self.tensor = tensor
-        self.modes, self.bounds, self.n_entries = tensor.modes, tensor.bounds, tensor.n_entries
+        self.tensor, self.loss = tensor, loss  # entries as they came: what lets them in maps them
+        self.modes, self.n_entries = tensor.modes, tensor.n_entries
+        self.bounds = loss.fitted_bounds(tensor.bounds)
         self.dtype = tensor.values.dtype
 
+    @property
+    def cells(self) -> NDArray[np.int32]:
+        """Where entries are."""
+        return self.tensor.coordinates
+
+    def of_loss(self, loss: Loss) -> TensorSource:
+        loss.check(self.tensor.bounds)
+        return TensorSource(self.tensor, loss)
+
     def checked(self, duplicates: prepare.DuplicatePolicy, dtype: DTypeLike) -> TensorSource:
-        return TensorSource(cast(checked(self.tensor, duplicates), dtype))
+        return TensorSource(cast(checked(self.tensor, duplicates, self.loss), dtype))
 
     def admitted(
         self, protected: Protected, duplicates: prepare.DuplicatePolicy, entropy: Entropy
     ) -> TensorSource:
-        return TensorSource(admitted(self.tensor, protected, duplicates, entropy))
+        return TensorSource(admitted(self.tensor, protected, duplicates, entropy, self.loss))
 
     def cast(self, dtype: DTypeLike) -> TensorSource:
         return TensorSource(cast(self.tensor, dtype))
@@ -137,6 +158,10 @@ class TensorSource(Source):
             return Local(*(Site(part, threads) for part in parts))
         parts = cut_by(self.tensor, together, settings.workers)
         return settings.open([partial(Site, part) for part in parts])
+
+    def on_device(self, threads: int) -> Engine:
+        """The same on a GPU."""
+        return Local(DeviceSite(self.tensor, threads))
 
 
 @dataclass(frozen=True)

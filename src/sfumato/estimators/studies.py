@@ -19,6 +19,7 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
 from sfumato.estimators.base import NOT_SAVED, TensorEstimator
 from sfumato.estimators.completion import CP, Biases, Tucker
+from sfumato.estimators.of_losses import check_squared
 from sfumato.fit.loop import Progress
 from sfumato.fit.request import Privacy
 from sfumato.owners.hub import Handler, Hub
@@ -55,18 +56,50 @@ def make_study(
 
     Parameters
     ----------
-    estimator : with its privacy. Its ``trust`` is "each site" unless it is given; for one owner with
-        several sites that is ``Trust("one owner", sites=...)``.
-    modes : names of the modes, or modes where there is more to say than their labels. Labels of all but
+    estimator : TensorEstimator
+        With its privacy. Its ``trust`` is "each site" unless it is given; for one owner with several
+        sites that is ``Trust("one owner", sites=...)``.
+    modes : sequence of str or Mode
+        Names of the modes, or modes where there is more to say than their labels. Labels of all but
         the owners' mode have to be listed in ``privacy.public.labels``: a range, or a sequence.
-    sites : by name, how many levels of the owners' mode each has at most; names alone where the labels
+    sites : mapping or sequence of str
+        By name, how many levels of the owners' mode each has at most; names alone where the labels
         of owners are listed, or where all rows are released.
-    bounds : public, of the values.
-    entries : of all sites together, where that is public.
+    bounds : pair of float
+        Public, of the values.
+    entries : int or None
+        Of all sites together, where that is public.
+
+    Returns
+    -------
+    Study
+        To be saved, and sent to all who take part.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> public = sf.Public(labels={"item": range(20)})
+    >>> privacy = sf.Privacy(1.0, unit="entry", local="user", public=public)
+    >>> sites = {"north": 40, "south": 40}
+    >>> study = sf.make_study(
+    ...     sf.CP(privacy=privacy), ["user", "item"], sites, bounds=(1, 5)
+    ... )
+    >>> print(study.in_words())
+    user 80 x item 20: CP of rank 1 with a mean and biases, float64; private
+        biases, within epsilon 1 for one entry, its presence included.
+      1 x constant: Laplace, noise multiplier 11; 0.091 of the budget
+      1 x spread: Laplace, noise multiplier 22; 0.045 of the budget
+      1 x entries by item: Laplace, noise multiplier 5.79; 0.17 of the budget
+      2 x residuals by item: Laplace, noise multiplier 2.9; 0.69 of the budget
+    2 sites: north (40 user at most), south (40 user at most).
+    Trust: each site. You have to trust each site with its own data and nobody
+        else's: it adds all of the noise before an answer leaves it, so that
+        neither whoever runs the fit nor any other site has to be trusted.
     """
     privacy = estimator.privacy
     if privacy is None:
         raise SettingError(f"a study between owners is private: give the estimator {setting('privacy')}")
+    privacy.check_no_intervals("a study between owners")
     names = [mode if isinstance(mode, str) else mode.name for mode in modes]
     members = members_of(sites, "owners")
     privacy = _over(privacy, members)
@@ -78,6 +111,7 @@ def make_study(
             "a ledger of its own, and draws with sfumato's samplers"
         )
     known = tuple(_mode(mode, privacy) for mode in modes)
+    check_squared("a study between owners", estimator.loss)
     planned = type(estimator)(**{**estimator.get_params(), "privacy": privacy})
     plan: Any = planned.plan(known, bounds=bounds, entries=entries)
     labels = tuple(_labels_of(name, privacy, plan.task.facts.local, names) for name in names)
@@ -150,10 +184,57 @@ def lead(
     progress: Progress | None = None,
     watch: Callable[[Watch], None] | None = None,
 ) -> TensorEstimator:
-    """Lead a study over the sites of a hub: the fitted estimator, to be released.
+    """Lead a study over the sites of a hub. Rows of owners stay with them.
 
-    ``folder`` keeps what was added up: led again in it, a study that was broken off goes on. Rows of
-    owners stay with them. ``ledger`` and ``seed`` are for studies of one owner.
+    Parameters
+    ----------
+    study : Study
+        That all have agreed on.
+    hub : Hub
+        What reaches the sites.
+    folder : path
+        Keeps what was added up: led again in it, a study that was broken off goes on.
+    patience : Patience or None
+        How long to wait for sites.
+    ledger, seed
+        For studies of one owner.
+    progress : callable or None
+        Called as ``progress(round, rounds, info)``.
+    watch : callable or None
+        Hears which sites are there.
+
+    Returns
+    -------
+    TensorEstimator
+        Fitted, to be released.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> from sfumato.owners.hub import InProcess
+    >>> from sfumato.owners.participant import Participant
+    >>> tensor = sf.prepare.clip(
+    ...     sf.synthetic.cp((80, 20), 1, entries=800).tensor, (-3, 3)
+    ... )
+    >>> public = sf.Public(labels={"mode1": range(20)}, entries=800)
+    >>> privacy = sf.Privacy(
+    ...     9, 1e-6, unit="entry", method="bias", local="mode0", public=public
+    ... )
+    >>> sites = {"north": 80, "south": 80}
+    >>> study = sf.make_study(
+    ...     sf.CP(privacy=privacy), ["mode0", "mode1"], sites, bounds=(-3, 3)
+    ... )
+    >>> parts = dict(zip(sites, tensor.split(0.5, by="mode0")))
+    >>> hub = InProcess(
+    ...     {
+    ...         name: Participant(study, name, part, name)
+    ...         for name, part in parts.items()
+    ...     }
+    ... )
+    >>> sf.lead(study, hub, "leader").guarantee_.trust
+    "each site with its own data and nobody else's: it adds all of the noise
+        before an answer leaves it, so that neither whoever runs the fit nor any
+        other site has to be trusted"
     """
     from sfumato.privacy.entropy import Entropy
 
@@ -188,9 +269,49 @@ def take_part(
 ) -> TensorEstimator | None:
     """Take part as one of the sites: ``serve`` answers the leader until the study is over.
 
-    Returns the estimator with the rows of this site's own owners; None where the study was broken off,
-    which starting again in the same folder goes on with. ``trust_leader`` has to be said where the
-    noise is the leader's.
+    Parameters
+    ----------
+    study : Study
+        That all have agreed on.
+    name : str
+        Of this site.
+    entries : SparseTensor or Shards
+        What lies here.
+    serve : callable
+        Is given a function that answers messages, and comes back when the study is over.
+    folder : path
+        Keeps what has happened.
+    ledger : path or None
+        File of this site's own spending.
+    limit : Budget or None
+        What that may reach.
+    threads : int
+        For answers.
+    trust_leader : bool
+        Has to be said where the noise is the leader's.
+    tell : callable or None
+        Hears how many questions were answered, and of how many.
+
+    Returns
+    -------
+    TensorEstimator or None
+        With the rows of this site's own owners; None where the study was broken off, which starting
+        again in the same folder goes on with.
+
+    Examples
+    --------
+    A site whose leader goes away before asking anything:
+
+    >>> import sfumato as sf
+    >>> public = sf.Public(labels={"mode1": range(20)}, entries=400)
+    >>> privacy = sf.Privacy(9, unit="entry", local="mode0", public=public)
+    >>> modes, sites = ["mode0", "mode1"], {"north": 40, "south": 40}
+    >>> study = sf.make_study(sf.CP(privacy=privacy), modes, sites, bounds=(-9, 9))
+    >>> entries = sf.synthetic.cp((40, 20), 1, entries=200).tensor
+    >>> sf.take_part(
+    ...     study, "north", entries, serve=lambda answer: None, folder="north"
+    ... ) is None
+    True
     """
     check_kind(Study, "a Study", study=study)
     check_kind(SparseTensor | Shards, "a SparseTensor, or Shards", entries=entries)

@@ -10,7 +10,33 @@ from sfumato.estimators.base import TensorEstimator
 def cross_validate(
     estimator: TensorEstimator, tensor: SparseTensor, *, folds: int = 5, seed: int = 0
 ) -> list[float]:
-    """Held-out RMSE of each fold of a tensor; every fold keeps the tensor's shape and labels."""
+    """Held-out RMSE of each fold of a tensor; every fold keeps the tensor's shape and labels.
+
+    Parameters
+    ----------
+    estimator : TensorEstimator
+        Not fitted itself: each fold fits a copy.
+    tensor : SparseTensor
+        All entries.
+    folds : int
+        How many.
+    seed : int
+        Of how entries are dealt out.
+
+    Returns
+    -------
+    list of float
+        One RMSE for each fold.
+
+    Examples
+    --------
+    >>> import sfumato as sf
+    >>> errors = sf.cross_validate(
+    ...     sf.Biases(), sf.synthetic.ratings_like(60, 40, 5, 2000), folds=3
+    ... )
+    >>> len(errors), max(errors) < 1.3
+    (3, True)
+    """
     from sklearn.base import clone
 
     check_kind(TensorEstimator, "an estimator such as sfumato.CP(rank=4)", estimator=estimator)

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sfumato.data.io.write import replacing
+from sfumato.report.colours import COLOURS, FAINT, INK, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, FAINT = "#22303c", "#8a97a3"
-COLOURS = ("#c8553d", "#2a6f97", "#6a994e", "#9c6ade", "#d19a2e", "#3aa6a0")
+__all__ = ["COLOURS", "FAINT", "INK"]  # what lines are drawn with
 _DPI = 110
+_LANE = 0.055  # of a panel's height, for the triangles of each line above it
+_LANE_POINTS = 9.0  # the same, for titles
 _KEY = 2.2  # inches for the key
 
 
@@ -41,7 +43,11 @@ class Line:
     bands: tuple[Band, ...]
     colour: str
     style: str = "-"
-    marker: str = "o"
+    marker: str | None = None  # of the colour, where none is named
+
+    @property
+    def shape(self) -> str:
+        return MARKERS.get(self.colour, "o") if self.marker is None else self.marker
 
 
 @dataclass(frozen=True)
@@ -98,22 +104,24 @@ def draw_panels(
 ) -> Path:
     """Rows of panels, with one key for all of them; names in ``key`` come first in it.
 
-    What lies beyond the top of a scale is a triangle at the edge.
+    What lies beyond the top of a scale is a triangle above the panel, where each line has a lane.
     """
     from matplotlib.figure import Figure
 
     wide = max(len(row.panels) for row in rows)
     mixed = len({row.axis for row in rows}) > 1  # every row then has its own label below it
     width = 0.75 + 2.9 * wide + _KEY  # inches
-    height = 1.15 + 2.75 * len(rows) + (0.3 * (len(rows) - 1) if mixed else 0.0)
+    lanes = max(len(_beyond(panel, row.scale)) for row in rows for panel in row.panels)
+    above = lanes * _LANE_POINTS / 72
+    height = 1.15 + (2.75 + above) * len(rows) + (0.3 * (len(rows) - 1) if mixed else 0.0)
     figure = Figure(figsize=(width, height), dpi=_DPI)
     figure.subplots_adjust(
         left=0.7 / width,
         right=1 - _KEY / width,
         bottom=0.8 / height,
-        top=1 - 0.75 / height,
+        top=1 - (0.75 + above) / height,
         wspace=0.08,
-        hspace=0.45 if mixed else 0.32,
+        hspace=(0.45 if mixed else 0.32) + above / 2.1,
     )
     axes = figure.subplots(len(rows), wide, squeeze=False, sharey="row")
     for number, (row, places) in enumerate(zip(rows, axes, strict=True)):
@@ -132,7 +140,7 @@ def draw_panels(
         [named[name] for name in ordered],
         ordered,
         loc="upper left",
-        bbox_to_anchor=(1 - (_KEY - 0.1) / width, 1 - 0.65 / height),
+        bbox_to_anchor=(1 - (_KEY - 0.1) / width, 1 - (0.65 + above) / height),
         frameon=False,
         labelcolor=INK,
         fontsize=9,
@@ -154,8 +162,15 @@ def _draw_row(row: Row, places: Sequence[Axes], *, labelled: bool) -> None:
         place.set_axis_off()
 
 
+def _beyond(panel: Panel, scale: Scale) -> list[Line]:
+    """The lines that leave a panel at its top."""
+    return [line for line in panel.lines if any(not band.mean <= scale.top for band in line.bands)]
+
+
 def _draw(axes: Axes, panel: Panel, scale: Scale, *, even: bool = False) -> None:
-    axes.set_title(panel.title, loc="left", fontsize=10, color=INK)
+    beyond = _beyond(panel, scale)
+    room = len(beyond) * _LANE_POINTS + 6
+    axes.set_title(panel.title, loc="left", fontsize=10, color=INK, pad=room)
     axes.set_xscale("linear" if even else "log")
     axes.set_yscale("linear" if scale.linear else "log")
     axes.set_ylim(scale.bottom, scale.top)
@@ -164,12 +179,13 @@ def _draw(axes: Axes, panel: Panel, scale: Scale, *, even: bool = False) -> None
             level.height, color=level.colour, linestyle=level.style, linewidth=1.2, label=level.name
         )
     for line in panel.lines:
-        _draw_line(axes, line, (scale.bottom, scale.top))
+        lane = 1 + _LANE * (beyond.index(line) + 0.7) if line in beyond else 1.0
+        _draw_line(axes, line, (scale.bottom, scale.top), lane)
     if not scale.linear:
         ticks = _ticks(scale.bottom, scale.top)
         axes.set_yticks(ticks, [short_name(tick) for tick in ticks])
         axes.set_yticks([], minor=True)
-    marked = [line for line in panel.lines if line.marker] or panel.lines
+    marked = [line for line in panel.lines if line.shape] or panel.lines
     places = _few(sorted({band.at for line in marked for band in line.bands}), even=even)
     axes.set_xticks(places, [short_name(place) for place in places])
     axes.set_xticks([], minor=True)
@@ -207,7 +223,7 @@ def _few(places: list[float], *, even: bool) -> list[float]:
     return [place for place in round_ones if 0.99 * low <= place <= 1.01 * high]
 
 
-def _draw_line(axes: Axes, line: Line, limits: tuple[float, float]) -> None:
+def _draw_line(axes: Axes, line: Line, limits: tuple[float, float], lane: float) -> None:
     bottom, top = limits
     at, mean, below, above = np.transpose(
         [(b.at, b.mean, b.deviation, b.deviation if b.above is None else b.above) for b in line.bands]
@@ -218,12 +234,13 @@ def _draw_line(axes: Axes, line: Line, limits: tuple[float, float]) -> None:
     low, high = np.maximum(within - below, bottom), np.minimum(within + above, top)
     axes.fill_between(at, low, high, where=~beyond, color=line.colour, alpha=0.16, linewidth=0)
     own = {"color": line.colour, "clip_on": False}
-    axes.plot([], [], line.style, marker=line.marker, markersize=4, label=line.name, **own)  # type: ignore[arg-type]
+    axes.plot([], [], line.style, marker=line.shape, markersize=4, label=line.name, **own)  # type: ignore[arg-type]
     for k in range(len(at) - 1):
         if not (beyond[k] and beyond[k + 1]):
             axes.plot(at[k : k + 2], within[k : k + 2], line.style, linewidth=1.6, **own)  # type: ignore[arg-type]
-    axes.plot(at[~beyond], within[~beyond], linestyle="", marker=line.marker, markersize=4, **own)  # type: ignore[arg-type]
-    axes.plot(at[beyond], within[beyond], "^", markersize=9, zorder=5, **own)  # type: ignore[arg-type]
+    axes.plot(at[~beyond], within[~beyond], linestyle="", marker=line.shape, markersize=4, **own)  # type: ignore[arg-type]
+    above_it = {"transform": axes.get_xaxis_transform(), "zorder": 5}
+    axes.plot(at[beyond], np.full(beyond.sum(), lane), "^", markersize=7, **own, **above_it)  # type: ignore[arg-type]
 
 
 def _ticks(bottom: float, top: float) -> list[float]:

@@ -17,7 +17,7 @@ import numpy as np
 from sfumato.estimators.power import PowerMethod
 from sfumato.papers.growth import Slope, bootstrapped, crossing
 from sfumato.papers.paper import Experiment
-from sfumato.papers.picture import COLOURS, INK, Band, Line, Panel, Row, Scale, draw_panels
+from sfumato.papers.picture import COLOURS, FAINT, Band, Line, Panel, Row, Scale, draw_panels
 from sfumato.papers.recovery import RECOVERED, Runs, component_points, gathered
 from sfumato.papers.runner import Done, Headings, Job, Point
 from sfumato.papers.wang_data import FIRST_SEED, NOISES, noisy_tensors
@@ -160,63 +160,52 @@ def _found(noise: str, axis: str, runs: dict[int, Runs]) -> Found:
 # -- pictures -------------------------------------------------------------------------------------
 
 
+_MODELS = {1: "structureless", 2: "round", 3: "uncorrelated"}
+
+
 def _draw(path: Path, results: Sequence[Done], repetitions: int) -> Path:
-    runs, found = gathered(results), _slopes(results)
-    by_d = [each for each in found if each.axis == "d"]
-    by_k = [each for each in found if each.axis == "k"]
-    shares = Scale("share of runs that recover all", 0.0, 1.02, linear=True)
+    """Thresholds by dimension for each model of noise, and by the number of components."""
+    found = _slopes(results)
     thresholds = [t for each in found for t in each.thresholds if t < inf]
     scale = Scale("threshold / least weight", 0.7 * min(thresholds), 1.4 * max(thresholds))
+    axes = {"d": "dimension d", "k": "number of components k"}
     rows = [
-        Row(tuple(_share_panel(each, runs, 0.0) for each in by_d), shares, "noise / least weight"),
-        Row(tuple(_share_panel(each, runs, 0.5) for each in by_d), shares, "noise √d / least weight"),
-        Row(tuple(_threshold_panel(each, scale) for each in by_d), scale, "dimension d"),
-        Row(tuple(_threshold_panel(each, scale) for each in by_k), scale, "number of components k"),
+        Row(
+            tuple(
+                _threshold_panel(f"({model}) {name}", own, scale)
+                for model, name in _MODELS.items()
+                if (own := [e for e in found if e.axis == axis and NOISES[e.noise].model == model])
+            ),
+            scale,
+            label,
+        )
+        for axis, label in axes.items()
     ]
-    dimensions = sorted({d for each in by_d for d in each.sizes})
     return draw_panels(
         path,
         [row for row in rows if row.panels],
         title="Paper A: noise that the robust power method bears, by the paper's three models",
-        note=f"{repetitions} runs at each point; noise by its operator norm; recovered: all components "
-        f"within {RECOVERED:g} of the truth; threshold: half of the runs recover all",
-        key=[*(f"d = {d}" for d in dimensions), "threshold", "power in the paper"],
+        note=f"{repetitions} runs at each point; noise by its operator norm; threshold: half of "
+        f"the runs find all components within {RECOVERED:g}",
+        key=list(NOISES),
     )
 
 
-def _share_panel(found: Found, runs: dict[Any, Runs], power: float) -> Panel:
-    """Shares of runs that recover all, over noise times a power of d; with the fewest components."""
-    own = {data: of for (noise, data), of in runs.items() if noise == found.noise}
-    fewest = min(dict(data)["k"] for data in own)
-    lines = []
-    for data, of in own.items():
-        d, k = dict(data)["d"], dict(data)["k"]
-        if k == fewest:
-            shares = (of.worst < RECOVERED).mean(axis=0).tolist()
-            bands = tuple(Band(a * d**power, s, 0.0) for a, s in zip(of.at, shares, strict=True))
-            lines.append(Line(f"d = {d}", bands, _shade(d), marker="."))
-    kind = NOISES[found.noise]
-    model = {1: "structureless", 2: "round", 3: "uncorrelated"}[kind.model]
-    return Panel(f"({kind.model}) {model}: {kind.about}", tuple(lines))
+def _threshold_panel(title: str, found: Sequence[Found], scale: Scale) -> Panel:
+    """What was measured, and from each first point on the power that the paper says."""
+    lines = [line for each in found for line in _threshold_lines(each, scale)]
+    slopes = ", ".join(f"{each.slope.slope:.2f}" for each in found)
+    return Panel(f"{title}: {slopes}; paper {found[0].guaranteed:g}", tuple(lines))
 
 
-def _threshold_panel(found: Found, scale: Scale) -> Panel:
+def _threshold_lines(found: Found, scale: Scale) -> tuple[Line, Line]:
     known = [(s, t) for s, t in zip(found.sizes, found.thresholds, strict=True) if t < inf]
-    measured = Line("threshold", tuple(Band(s, t, 0.0) for s, t in known), INK)
+    colour = COLOURS[list(NOISES).index(found.noise)]
+    measured = Line(found.noise, tuple(Band(s, t, 0.0) for s, t in known), colour)
     # The guarantee has an unknown constant. Through the first point, it should stay below the others.
     first, height = known[0]
     last = float(known[-1][0])
     if found.guaranteed < 0:  # as far as the scale goes
         last = min(last, first * (scale.bottom / height) ** (1 / found.guaranteed))
     promised = tuple(Band(s, height * (s / first) ** found.guaranteed, 0.0) for s in (first, last))
-    lines = (Line("power in the paper", promised, COLOURS[0], "--", ""), measured)
-    slope = f"slope {found.slope.slope:.2f}, paper {found.guaranteed:g}"
-    return Panel(f"{found.noise}: {slope}", lines)
-
-
-def _shade(d: int) -> str:
-    """From bright to dark with the dimension."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    return to_hex(colormaps["viridis"](0.92 - 0.92 * min(1.0, log(d / 25) / log(256))))
+    return Line("power in the paper", promised, FAINT, "--", ""), measured

@@ -81,7 +81,7 @@ def _picture(path: Path, figure: Figure, summaries: Summaries, version: str) -> 
         path,
         [Row(tuple(row), scale) for row in rows],
         title=f"Paper W, figure {figure.number}, {about[figure.number]}; {_TITLES[version]}",
-        note=f"{spread}; triangles: beyond the top, or diverged",
+        note=f"{spread}; triangles, in a lane of each method: beyond the top, or diverged",
     )
 
 
@@ -98,7 +98,8 @@ def _line(
     if not bands:
         return None
     colour = _COLOURS[series.removeprefix("printed ")]
-    style, marker = (":", "") if series == AUTO else ("--" if series == "private biases" else "-", "o")
+    style = ":" if series == AUTO else "--" if series == "private biases" else "-"
+    marker = "" if series == AUTO else None
     return Line(_NAMES.get(series, series), tuple(bands), colour, style, marker)
 
 

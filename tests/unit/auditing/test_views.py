@@ -92,7 +92,7 @@ def test_many_numbers_are_seen_in_sums():
         assert not same(seen(files), seen(changed(files, "extra", place, 1e-9)))
 
 
-@pytest.mark.parametrize("file", ["model.json", "guarantee.json", "guarantee.txt"])
+@pytest.mark.parametrize("file", ["model.json", "guarantee.json", "LABEL.md"])
 def test_every_digit_and_every_letter_of_the_texts_is_seen(release, file):
     text, before, tried = release[file].decode(), View.of(release), 0
     for place, letter in enumerate(text):

@@ -80,13 +80,6 @@ def test_choices_are_those_of_the_library():
     assert [policy.value for policy in Duplicates] == list(POLICIES)
 
 
-@pytest.mark.parametrize("command", [[], ["complete"], ["predict"], ["describe"], ["demo"]])
-def test_help_ends_with_an_example(command):
-    result = run(*command, "--help")
-    assert result.exit_code == 0
-    assert result.stdout.partition("Example:\n")[2].strip().startswith("sfumato ")
-
-
 def test_version():
     assert run("--version").stdout == f"sfumato {sf.__version__}\n"
 

@@ -125,7 +125,7 @@ def test_options_of_a_group_stand_where_the_group_stands():
 def test_help_says_what_is_private_and_ends_with_an_example():
     text = run("couple", "--help").stdout
     assert "Without --epsilon the result is not private" in " ".join(text.split())
-    assert text.partition("Example:\n")[2].strip().startswith("sfumato couple ")
+    assert text.partition("Examples:\n")[2].strip().startswith("sfumato couple ")
 
 
 # -- fitting --------------------------------------------------------------------------------------
@@ -590,7 +590,7 @@ def test_models_of_one_table_have_no_relations(files, cells, tmp_path):
     out = tmp_path / "m"
     args = ["--modes", "user", "game", "--value", "hours", "--rank", "1", "--rounds", "1"]
     assert run("complete", files[0], *args, "--out", out).exit_code == 0
-    for flags in (["--relation", "played"], ["--reliance"], ["--interval", "0.9"]):
+    for flags in (["--relation", "played"], ["--reliance"]):
         result = run("predict", out, cells, *flags)
         assert (result.exit_code, "is no coupled model" in result.stderr) == (1, True)
 

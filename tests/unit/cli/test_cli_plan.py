@@ -187,3 +187,32 @@ def test_what_is_wrong_with_sites_is_said(flags, message):
     result = run(*RATINGS, "--epsilon", 10, "--delta", 1e-6, *flags)
     assert result.exit_code == 1
     assert message in " ".join(result.stderr.split())
+
+
+def test_epsilon_follows_from_a_target():
+    numbers = [*RATINGS, "--unit", "user", "--delta", 1e-6, "--bounds", 1, 5, "--spread", 1.12]
+    found = planned(*numbers, "--target-rmse", 0.93)
+    assert found["target"]["epsilon"] == found["chosen"]["epsilon"]
+    assert found["target"]["rmse"] <= 0.93
+    shown = run(*numbers, "--target-odds", 3)
+    assert shown.exit_code == 0, shown.stderr
+    assert "Target: odds that grow 3-fold at most: epsilon 0.9" in " ".join(shown.stdout.split())
+    assert "Odds: a belief that the data hold all entries of one user can rise" in shown.stdout
+    assert planned(*numbers, "--epsilon", 1)["target"] is None
+    assert planned(*numbers, "--epsilon", 1)["odds"]["factor"] > 2.7
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "--target-rmse"),
+        (["--epsilon", 1, "--target-odds", 3], "--target-odds"),
+        (["--target-share", 2], "--target-share"),
+        (["--target-rmse", -1], "--target-rmse"),
+        (["--target-rmse", 0.01], "not expected to be reached"),
+    ],
+)
+def test_what_is_no_target_is_said(flags, said):
+    result = run(*RATINGS, "--delta", 1e-6, *flags)
+    assert result.exit_code != 0
+    assert said in " ".join(result.stderr.split())

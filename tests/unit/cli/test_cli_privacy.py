@@ -59,8 +59,9 @@ def test_a_private_fit_writes_a_release_and_the_owners_rows(private):
     out, result = private
     assert sorted(path.name for path in out.iterdir()) == ["owner", "release"]
     assert sorted(path.name for path in (out / "release").iterdir()) == [
+        "LABEL.md",
+        "deployment.yaml",
         "guarantee.json",
-        "guarantee.txt",
         "manifest.json",
         "model.json",
         "model.safetensors",
@@ -462,7 +463,7 @@ def test_what_is_claimed_is_released_only_by_force_and_marked(ratings, tmp_path)
     flags = ["--epsilon", "5", "--unit", "value", "--method", "input", "--analysis", "paper", "--force"]
     result = run("complete", ratings, *COLUMNS, *flags, "--quiet", "--out", out)
     assert result.exit_code == 0, result.stderr
-    assert "CLAIMED" in (out / "release" / "guarantee.txt").read_text()
+    assert "CLAIMED" in (out / "release" / "LABEL.md").read_text()
 
 
 def test_files_of_labels_that_cannot_be_read(ratings, tmp_path):

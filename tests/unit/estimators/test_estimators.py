@@ -283,7 +283,7 @@ def test_wrong_calls():
         FITTED.predict(FRAME[["user"]])
     with pytest.raises(DataError, match="different numbers of labels"):
         FITTED.predict(user=["u03", "u04", "u05"], item=[10, 20])
-    with pytest.raises(DataError, match="needs 2 columns"):
+    with pytest.raises(DataError, match="expecting 2 features"):
         FITTED.predict(np.zeros((3, 3)))
     with pytest.raises(DataError, match="fit takes a SparseTensor"):
         sf.CP(2).fit(FRAME)

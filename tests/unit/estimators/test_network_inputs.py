@@ -51,7 +51,7 @@ FRAMES = {
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("private", [False, True])
 def test_columns_of_every_kind_are_learnt_from(frame, private):
-    X, y = FRAMES[frame](), [[0], [1]] * 20
+    X, y = FRAMES[frame](), [0, 1] * 20
     public = {"a": ["x", "y"], "b": (0, 1), "c": (0, 2), "d": ["u"]}
     told = {"privacy": privacy(epsilon=10.0), "bounds": public, "classes": [0, 1]} if private else {}
     model = sf.PrivateClassifier(**told).fit(X, y)

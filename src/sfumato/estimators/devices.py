@@ -1,0 +1,55 @@
+"""Where a fit is computed: on processors, or where it pays on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sfumato.errors import SettingError
+from sfumato.estimators.sources import Source, TensorSource
+from sfumato.fit.plan import Plan
+from sfumato.models.shape import Shape
+from sfumato.sites.device import use_gpu
+from sfumato.solvers.least_squares.als import ALS
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.surface import setting
+
+_WHOLE_MODE = 1 << 40  # bytes of Gram matrices: a device has them all at once
+
+
+def placed(
+    device: str, solver: Any, source: Source, sites: int = 1, engine: Any = None, whole: bool = False
+) -> TensorSource | None:
+    """Entries that go to a GPU, or None where the fit is left to processors; an error where it must and
+    cannot.
+
+    ``whole`` units add up what their entries have, for which there is no kernel there.
+    """
+    if device == "cpu":
+        return None
+    if not isinstance(source, TensorSource) or engine is not None or sites > 1:
+        _refuse(device, "is for one tensor in memory, in this process")
+        return None
+    if type(solver) is not ALS and (type(solver) is not PrivateAlternating or whole):
+        _refuse(
+            device,
+            f"has kernels for {setting('solver', 'als')} and for the private method 'alternating' where "
+            f"values or entries are protected, and this is a fit by {solver.name!r}",
+        )
+        return None
+    return source if use_gpu(device) else None
+
+
+def _refuse(device: str, reason: str) -> None:
+    """Only where a GPU was asked for by name."""
+    if device == "gpu":
+        raise SettingError(
+            f"{setting('device', 'gpu')} {reason}: use {setting('device', 'cpu')}, or 'auto', which "
+            "takes a GPU where it can"
+        )
+
+
+def in_whole_modes(plan: Plan[Shape]) -> Plan[Shape]:
+    """A plan of ALS whose questions are about all rows of a mode at once."""
+    solver: Any = plan.solver
+    return replace(plan, solver=replace(solver, block_bytes=_WHOLE_MODE))
