@@ -71,6 +71,17 @@ CUBE, TABLE, WIDE = _named(6, 5, 5), _named(12, 12), _named(60, 60)
 DELTA = 1e-5
 
 
+def _whole_numbers(most: int) -> sf.SparseTensor:
+    """Counts, or yes and no: half of the cells of a small table."""
+    rng, modes = np.random.default_rng(0), _named(6, 8)
+    cells = np.stack(np.unravel_index(rng.choice(48, 24, replace=False), (6, 8)))
+    return sf.SparseTensor(cells, rng.integers(0, 2, 24).astype(float), modes, (0.0, float(most)))
+
+
+COUNTS, ANSWERS = _whole_numbers(9), _whole_numbers(1)
+LISTED = sf.Public(labels={"user": range(6), "item": range(8)})
+
+
 def _fit(
     epsilon: float,
     unit: Any,
@@ -82,10 +93,13 @@ def _fit(
     noise: str = "auto",
     local: str | None = "auto",
     plain: bool = False,
+    loss: str = "squared",
+    public: sf.Public | None = None,
 ) -> Any:
-    privacy = sf.Privacy(epsilon, delta, unit=unit, method=method, noise=noise, local=local)
+    said = {} if public is None else {"public": public}
+    privacy = sf.Privacy(epsilon, delta, unit=unit, method=method, noise=noise, local=local, **said)
     settings = {"mean": False, "biases": False} if plain else {}
-    return kind(rank, privacy=privacy, **settings)
+    return kind(rank, loss=loss, privacy=privacy, **settings)
 
 
 def _case(
@@ -112,6 +126,7 @@ SAMPLED = sf.PrivateSGD(passes=5, rate=0.5)
 CAPPED, VALUES = sf.Unit("user", 4), sf.UnitValues("user", 2)
 SWEEPS = sf.PrivateAlternating(sweeps=3)  # fewer than usual: more of each is seen, and runs are short
 FEW = sf.SequentialSGD(passes=20)
+TOGETHER = sf.PrivateSeen(levels=10)  # whatever the budget
 JOINT = "all but users' rows"
 
 
@@ -119,6 +134,7 @@ def grid() -> list[Case]:
     """Every method and unit that the library offers, proven and as printed by paper W."""
     gaussian: dict[str, Any] = {"delta": DELTA}
     joint: dict[str, Any] = {"delta": DELTA, "local": "user", "released": JOINT}
+    listed = {**joint, "public": LISTED}
     everything: dict[str, Any] = {"delta": DELTA, "local": None}
     return [
         _case("input, randomised response", "value", "input", TABLE, "edge", noise="response"),
@@ -149,6 +165,14 @@ def grid() -> list[Case]:
         _case("moments", "entry", "moments", TABLE, "least", rank=11, **joint),
         _case("moments", "user", "moments", TABLE, "full", rank=11, **joint),
         _case("moments, slopes alone", "entry", "moments", CUBE, "least", rank=2, **joint),
+        _case("popularity", "entry", "popularity", TABLE, "least", loss="seen", **joint),
+        _case("popularity", "user", "popularity", TABLE, "full", loss="seen", **joint),
+        _case("seen together", "entry", TOGETHER, TABLE, "least", rank=4, loss="seen", **joint),
+        _case("seen together", "user", TOGETHER, TABLE, "full", rank=4, loss="seen", **joint),
+        _case("biases, counts", "entry", "bias", COUNTS, "least", loss="poisson", **listed),
+        _case("biases, counts", "user", "bias", COUNTS, "full", loss="poisson", **listed),
+        _case("biases, yes and no", "entry", "bias", ANSWERS, "least", loss="logistic", **listed),
+        _case("biases, yes and no", "user", "bias", ANSWERS, "full", loss="logistic", **listed),
         _case("biases", "value", "bias", CUBE, "least"),
         _case("biases", VALUES, "bias", CUBE, "most"),
         _case("biases", "entry", "bias", CUBE, "least", **joint),

@@ -7,6 +7,8 @@ import pytest
 # Each process of tests has one core. With more threads than cores, products of small matrices take ten
 # times as long. NumPy is not loaded yet: it looks here once, and so do the programs that tests start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Kernels for a GPU run on numba's simulator; this too is looked at once.
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
 
 @pytest.fixture
