@@ -5,8 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_DOCS := $(VENV)/.installed-docs
 
-.PHONY: demo test lint types imports pytest audit bench clean
+INSTALLED_DIST := $(VENV)/.installed-dist
+OUTSIDE := dist/outside
+
+.PHONY: demo test lint types imports pytest audit bench docs dist clean
 
 demo: $(INSTALLED)
 	$(BIN)/sfumato demo
@@ -32,6 +36,23 @@ audit: $(INSTALLED)
 bench: $(INSTALLED_BENCH)
 	$(BIN)/python -m benchmarks
 
+docs: $(INSTALLED_DOCS)
+	rm -rf docs/reference/generated
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html -c docs . build/docs
+	@echo "build/docs/index.html"
+
+# What users install: built, and tried outside of this folder, with its types.
+dist: $(INSTALLED_DIST)
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m venv $(OUTSIDE)
+	$(OUTSIDE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(OUTSIDE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/rest.pth"
+	cp tests/outside.py $(OUTSIDE)
+	cd $(OUTSIDE) && bin/python outside.py && $(abspath $(BIN))/mypy --strict --python-executable bin/python outside.py
+
 $(VENV)/bin/python:
 	@command -v $(PYTHON) > /dev/null && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 
@@ -45,5 +66,15 @@ $(INSTALLED_BENCH): $(INSTALLED)
 		--constraint constraints.txt --editable ".[dev,bench]"
 	touch $@
 
+$(INSTALLED_DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable ".[dev,docs]"
+	touch $@
+
+$(INSTALLED_DIST): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable ".[dev,dist]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist docs/reference/generated src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
