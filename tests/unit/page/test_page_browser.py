@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from paging import write_table
@@ -65,8 +66,32 @@ def page(browser, address):
     context.close()
 
 
+def until(holds):
+    """Wait for what a page comes to by itself, asked from outside: its policy forbids to poll inside."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not holds():
+        assert time.monotonic() < end, "this never came to hold"
+        time.sleep(0.05)
+
+
+def fill(field, text):
+    """Type into a field, again where a page that is still being shown takes the focus away meanwhile."""
+
+    def kept():
+        field.fill(text)
+        return field.input_value() == text
+
+    until(kept)
+
+
+def shown(page):
+    """Wait until a page has come, and has put the focus where it wants it."""
+    page.wait_for_load_state()
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def choose_columns(page):
-    page.get_by_label("A file below").fill("trial.csv")
+    fill(page.get_by_label("A file below"), "trial.csv")
     page.get_by_role("button", name="Open").click()
     for column, role in {"patient": "mode", "drug": "mode", "score": "value"}.items():
         page.get_by_label(f"What {column} is").select_option(role)
@@ -83,25 +108,25 @@ def fill_in(page, epsilon):
     choose_columns(page)
     page.get_by_label("Everything about one patient").check()
     go_on(page)
-    page.get_by_label("Lowest value").fill("1")
-    page.get_by_label("Highest value").fill("5")
-    page.get_by_role("group", name="patient").get_by_label("How many there are at most").fill("80")
+    fill(page.get_by_label("Lowest value"), "1")
+    fill(page.get_by_label("Highest value"), "5")
+    fill(page.get_by_role("group", name="patient").get_by_label("How many there are at most"), "80")
     drug = page.get_by_role("group", name="drug")
-    drug.get_by_label("How many there are").fill("20")
+    fill(drug.get_by_label("How many there are"), "20")
     drug.get_by_label("Which there are").select_option("range")
-    page.get_by_label("About how many entries").fill("900")
+    fill(page.get_by_label("About how many entries"), "900")
     go_on(page)
-    page.get_by_label("epsilon, the budget").fill(epsilon)
+    fill(page.get_by_label("epsilon, the budget"), epsilon)
 
 
 def test_the_whole_journey(page):
     fill_in(page, "2")
     expected = page.locator("#expected")
     expected.get_by_text("2 (yours)").wait_for()
-    page.locator("#slide").fill("0")  # one: what is expected follows at once
+    fill(page.locator("#slide"), "0")  # one: what is expected follows at once
     expected.get_by_text("1 (yours)").wait_for()
-    page.get_by_label("Share to hold out").fill("0.2")
-    page.get_by_label("The most that all fits").fill("1.2")
+    fill(page.get_by_label("Share to hold out"), "0.2")
+    fill(page.get_by_label("The most that all fits"), "1.2")
     page.get_by_role("button", name="See what to expect").click()
     page.get_by_role("button", name="Try it on invented data").click()
     page.locator("#preview").get_by_text("constant, not private").wait_for()
@@ -112,7 +137,7 @@ def test_the_whole_journey(page):
     with page.expect_download() as download:
         page.get_by_role("link", name="The release").click()
     assert download.value.suggested_filename == "release.zip"
-    page.get_by_label("for this patient").fill("p1")
+    fill(page.get_by_label("for this patient"), "p1")
     page.get_by_role("button", name="List").click()
     page.get_by_text("This uses the own row of one patient").wait_for()
     again_within_the_limit(page)
@@ -124,10 +149,10 @@ def again_within_the_limit(page):
     page.get_by_text("This fit is refused").wait_for()
     page.get_by_text("choose a smaller epsilon in step 5").wait_for()
     assert page.get_by_role("button", name="Spend").count() == 0
-    page.get_by_label("epsilon, the budget").fill("0.1")
+    fill(page.get_by_label("epsilon, the budget"), "0.1")
     page.get_by_role("button", name="See what to expect").click()
     assert page.get_by_role("button", name="Spend epsilon 0.1 and fit").is_enabled()
-    page.get_by_label("Highest value").fill("6")
+    fill(page.get_by_label("Highest value"), "6")
     assert page.get_by_role("button", name="Changed: see what to expect again").is_disabled()
 
 
@@ -138,14 +163,14 @@ def test_what_is_typed_before_the_script_has_come_counts_as_changed(page):
     page.get_by_role("button", name="See what to expect").click()
     spend = page.get_by_role("button", name="Spend epsilon 0.1 and fit")
     spend.wait_for()
-    page.get_by_label("Highest value").fill("6")
+    fill(page.get_by_label("Highest value"), "6")
     assert spend.is_enabled()
     held.pop().continue_()
     assert page.get_by_role("button", name="Changed: see what to expect again").is_disabled()
 
 
 def test_a_wrong_file_and_wrong_numbers_are_told_beside_the_field(page):
-    page.get_by_label("A file below").fill("few.csv")
+    fill(page.get_by_label("A file below"), "few.csv")
     page.get_by_role("button", name="Open").click()
     field = page.get_by_label("A file below")
     assert field.get_attribute("aria-invalid") == "true"
@@ -161,9 +186,11 @@ def test_a_wrong_file_and_wrong_numbers_are_told_beside_the_field(page):
 
 def test_the_keyboard_is_enough(page):
     """Tab, letters, arrows and Enter; where the focus is can be seen."""
-    page.keyboard.type("trial.csv")  # the field has the focus from the start
+    page.locator("[name=path]:focus").wait_for()  # from the start
+    page.keyboard.type("trial.csv")
     page.keyboard.press("Enter")
     page.get_by_label("What patient is").wait_for()
+    shown(page)
     for label, letters in {"patient": "a", "drug": "a", "score": "th"}.items():
         reach(page, f"What {label} is")
         page.keyboard.type(letters)
@@ -172,6 +199,7 @@ def test_the_keyboard_is_enough(page):
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     page.get_by_role("group", name="Protect").wait_for()
+    shown(page)
     tab_to(page, "input[name=unit]")
     page.keyboard.press("Space")
     page.keyboard.press("Enter")
@@ -212,7 +240,7 @@ def test_nothing_is_cut_off_on_a_narrow_screen(page, scheme):
     page.emulate_media(color_scheme=scheme)
     choose_columns(page)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.wait_for_function("getComputedStyle(document.body).backgroundColor !== 'rgba(0, 0, 0, 0)'")
+    until(lambda: page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgba(0, 0, 0, 0)")
     colours = page.evaluate("(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))")
     bright = [sum(map(float, colour[4:-1].split(","))) for colour in colours]
     assert (bright[0] > bright[1]) == (scheme == "dark")
