@@ -159,7 +159,7 @@ def again_within_the_limit(page):
 def test_what_is_typed_before_the_script_has_come_counts_as_changed(page):
     fill_in(page, "0.1")
     held = []
-    page.route("**/page.js", lambda route: held.append(route))
+    page.route("**/page.js", held.append)
     page.get_by_role("button", name="See what to expect").click()
     spend = page.get_by_role("button", name="Spend epsilon 0.1 and fit")
     spend.wait_for()
