@@ -159,7 +159,11 @@ def again_within_the_limit(page):
 def test_what_is_typed_before_the_script_has_come_counts_as_changed(page):
     fill_in(page, "0.1")
     held = []
-    page.route("**/page.js", held.append)
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/page.js", hold)
     page.get_by_role("button", name="See what to expect").click()
     spend = page.get_by_role("button", name="Spend epsilon 0.1 and fit")
     spend.wait_for()
