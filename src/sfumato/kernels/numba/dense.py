@@ -2,16 +2,15 @@
 
 The functions of ``kernels/jax/dense.py``, which says what is computed and why it is bounded, under the
 same names: the two differ by how single precision rounds products of matrices. On a processor JAX
-multiplies matrices at half the speed of BLAS, and copies inputs to single and double precision. Here
-products of wide layers are BLAS', and those of narrow ones, whose inputs are most of what moves through
-memory, read whole numbers of 16 bits as they are.
+multiplies matrices slowly, and copies inputs to single and double precision. Here products read whole
+numbers of 16 bits as they are: those of wide layers by tiles (``products.py``), those of narrow ones,
+whose inputs are most of what moves through memory, row by row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from math import sqrt
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +19,8 @@ from scipy.special import softmax
 
 from sfumato.kernels.grid import BELOW_ONE, ERROR_STEP, INPUT_STEP, MOST_INPUT
 from sfumato.kernels.numba.compiler import inlined, kernel, ordered_kernel
-from sfumato.kernels.numba.threads import available_threads, run, scratch
+from sfumato.kernels.numba.products import exact_sums, product
+from sfumato.kernels.numba.threads import scratch, share
 from sfumato.types import Array
 
 Activation = Literal["relu", "tanh"]
@@ -28,9 +28,8 @@ Loss = Literal["classes", "numbers"]
 Factors = Sequence[Array] | None  # of dropout, for what goes into each layer
 Layers = Sequence[Any]  # pairs of weights and intercepts, in single precision
 
-_NARROW = 16  # outputs of a layer that BLAS is not worth calling for
+_NARROW = 16  # outputs of a layer that tiles are not worth laying out for
 _COLUMNS = 512  # of inputs that are in double precision at once
-_WORTH_THREADS = 1 << 14  # numbers
 
 
 class _Passed(NamedTuple):
@@ -77,8 +76,8 @@ def clipped_sums(
     sums = []
     for a, whole in steps:
         whole[~fits] = 0.0
-        sums.append(_exact_product(a, whole).astype(np.int64))
-        sums.append((whole.sum(0) / INPUT_STEP).astype(np.int64))
+        sums.append(_exact_product(a, whole))
+        sums.append((whole.sum(0, dtype=np.float64) / INPUT_STEP).astype(np.int64))
     return sums
 
 
@@ -105,7 +104,7 @@ def _bent(values: Array, activation: Activation) -> Array:
         values, low = np.tanh(values), -MOST_INPUT
     whole = np.empty_like(values)
     scale = np.float32(1 / sqrt(values.shape[1]) / INPUT_STEP)
-    _by_rows(len(values), values.size, partial(_round_rows, values, scale, low, MOST_INPUT, whole))
+    share(len(values), values.size, partial(_round_rows, values, scale, low, MOST_INPUT, whole))
     return whole
 
 
@@ -113,7 +112,7 @@ def _rounded(values: Array) -> Array:
     """Whole steps, finite whatever comes: NaN in one example's row would be in all sums."""
     whole = np.empty(values.shape, np.float32)
     work = partial(_round_rows, values, np.float32(1), -MOST_INPUT, MOST_INPUT, whole)
-    _by_rows(len(values), values.size, work)
+    share(len(values), values.size, work)
     return whole
 
 
@@ -133,13 +132,13 @@ def _errors(
         error = last - targets
     errors = [error.astype(np.float32)]
     for number in range(len(layers) - 1, 0, -1):
-        back = errors[-1] @ layers[number][0].T
+        back = _product(errors[-1], layers[number][0].T)
         if factors is not None:
             back *= factors[number]
         bent, root = passed.bent[number], sqrt(back.shape[1])
         curve = np.float32(0.0 if activation == "relu" else (INPUT_STEP * root) ** 2)
         work = partial(_slope_rows, back, bent, curve, np.float32(root))
-        _by_rows(len(back), back.size, work)
+        share(len(back), back.size, work)
         errors.append(back)
     return errors[::-1]
 
@@ -168,22 +167,15 @@ def _together(into: list[Array], errors: list[Array], squares: Array | None) -> 
 
 def _row_squares(values: Array) -> Array:
     out = np.empty(len(values))
-    _by_rows(len(values), values.size, partial(_square_rows, values, out))
+    share(len(values), values.size, partial(_square_rows, values, out))
     return out
 
 
 def _in_steps(d: Array, scale: Array) -> Array:
     """Scaled errors as whole numbers of their steps."""
-    whole = np.empty(d.shape)
-    _by_rows(len(d), d.size, partial(_cut_rows, d, scale.astype(np.float32), whole))
+    whole = np.empty(d.shape, np.float32)
+    share(len(d), d.size, partial(_cut_rows, d, scale.astype(np.float32), whole))
     return whole
-
-
-def _by_rows(rows: int, size: int, work: Callable[[int, int], None]) -> None:
-    """On all threads, each with rows of its own."""
-    threads = available_threads() if size >= _WORTH_THREADS else 1
-    cuts = np.linspace(0, rows, threads + 1).astype(int).tolist()
-    run([partial(work, *ends) for ends in pairwise(cuts)], threads)
 
 
 @kernel
@@ -229,7 +221,7 @@ def _cut_rows(d: Array, scale: Array, out: Array, first: int, last: int) -> None
         mine, whole, factor = d[row], out[row], scale[row]
         for place in range(mine.shape[0]):
             steps = mine[place] * factor
-            whole[place] = np.trunc(np.float64(steps)) if np.isfinite(steps) else 0.0
+            whole[place] = np.trunc(steps) if np.isfinite(steps) else np.float32(0.0)
 
 
 # -- products of matrices -----------------------------------------------------------------------------
@@ -238,20 +230,20 @@ def _cut_rows(d: Array, scale: Array, out: Array, first: int, last: int) -> None
 def _product(rows: Array, weights: Array) -> Array:
     """Rows in whole steps times weights; a row's product does not depend on the others'."""
     if weights.shape[1] > _NARROW:
-        return rows.astype(np.float32, copy=False) @ weights
+        return product(rows, weights)
     out = np.empty((len(rows), weights.shape[1]), np.float32)
     work = partial(_narrow_product, rows, np.ascontiguousarray(weights.T), out)
-    _by_rows(len(rows), rows.size, work)
+    share(len(rows), rows.size, work)
     return out
 
 
 def _exact_product(rows: Array, whole: Array) -> Array:
-    """Sums over rows of products of whole numbers, which double precision adds up without rounding."""
+    """Sums over rows of products of whole numbers; double precision adds them up without rounding."""
     if whole.shape[1] > _NARROW:
-        return np.asarray(rows.astype(np.float64).T @ whole)
+        return exact_sums(rows, whole)
     out = np.zeros((whole.shape[1], rows.shape[1]))
-    _by_rows(rows.shape[1], rows.size, partial(_narrow_sums, rows, whole, out))
-    return out.T
+    share(rows.shape[1], rows.size, partial(_narrow_sums, rows, whole, out))
+    return out.T.astype(np.int64)
 
 
 @inlined

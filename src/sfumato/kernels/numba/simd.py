@@ -57,7 +57,8 @@ class _LineModel(extending.models.PrimitiveModel):
         )
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+def address(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    """Of an array's element, for intrinsics."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [position])
 
@@ -67,7 +68,7 @@ def load(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
     """The line that starts at an element."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], *args)
+        pointer = address(context, builder, signature.args[0], *args)
         vector = context.get_value_type(signature.return_type)
         return builder.load(
             builder.bitcast(pointer, vector.as_pointer()), align=array.dtype.bitwidth // 8
@@ -81,7 +82,7 @@ def store(typingctx: Any, array: Any, position: Any, line: Any) -> Any:  # noqa:
     """Write a line at an element."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+        pointer = address(context, builder, signature.args[0], args[0], args[1])
         builder.store(
             args[2],
             builder.bitcast(pointer, args[2].type.as_pointer()),
@@ -92,7 +93,8 @@ def store(typingctx: Any, array: Any, position: Any, line: Any) -> Any:  # noqa:
     return types.void(array, types.int64, line), generate
 
 
-def _splat(builder: Any, vector: Any, number: Any) -> Any:
+def splat(builder: Any, vector: Any, number: Any) -> Any:
+    """A vector with the same number in every lane, for intrinsics."""
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
@@ -104,7 +106,7 @@ def element(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
     """The array's element at a position (Numba's indexing would test for negative numbers)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(context, builder, signature.args[0], *args))
+        return builder.load(address(context, builder, signature.args[0], *args))
 
     return array.dtype(array, types.int64), generate
 
@@ -114,7 +116,7 @@ def spread(typingctx: Any, array: Any, number: Any) -> Any:  # noqa: ARG001
     """A line with the same number in every lane, of the array's type."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _splat(builder, context.get_value_type(signature.return_type), args[1])
+        return splat(builder, context.get_value_type(signature.return_type), args[1])
 
     return Line(array.dtype)(array, array.dtype), generate
 
@@ -124,8 +126,8 @@ def spread_from(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG0
     """A line with the array's element at a position in every lane."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number = builder.load(_pointer(context, builder, signature.args[0], *args))
-        return _splat(builder, context.get_value_type(signature.return_type), number)
+        number = builder.load(address(context, builder, signature.args[0], *args))
+        return splat(builder, context.get_value_type(signature.return_type), number)
 
     return Line(array.dtype)(array, types.int64), generate
 
@@ -154,11 +156,11 @@ def add_whole(typingctx: Any, array: Any, position: Any, line: Any) -> Any:  # n
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, vector = _pointer(context, builder, signature.args[0], *args[:2]), args[2].type
+        pointer, vector = address(context, builder, signature.args[0], *args[:2]), args[2].type
         name = f"llvm.trunc.v{vector.count}{vector.element.intrinsic_name}"
         cut = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector]), name)
         whole = ir.VectorType(ir.IntType(64), vector.count)
-        shift = _splat(builder, vector, ir.Constant(vector.element, 1.5 * 2.0**52))
+        shift = splat(builder, vector, ir.Constant(vector.element, 1.5 * 2.0**52))
         shifted = builder.bitcast(builder.fadd(builder.call(cut, args[2:]), shift), whole)
         number = builder.sub(shifted, builder.bitcast(shift, whole))
         place = builder.bitcast(pointer, whole.as_pointer())
@@ -195,9 +197,7 @@ def prefetch(typingctx: Any, array: Any, position: Any) -> Any:  # noqa: ARG001
     """Ask for the line at an element, so that it is in the cache when it is loaded."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.bitcast(
-            _pointer(context, builder, signature.args[0], *args), cgutils.voidptr_t
-        )
+        pointer = builder.bitcast(address(context, builder, signature.args[0], *args), cgutils.voidptr_t)
         word = ir.IntType(32)
         function = cgutils.get_or_insert_function(
             builder.module,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from sfumato.kernels.numba.compiler import inlined, kernel
 from sfumato.kernels.numba.simd import flush_denormals
 
+_WORTH_THREADS = 1 << 14  # numbers
 _MARGIN = 32  # elements: 128 bytes or more, since processors fetch lines in pairs
 
 
@@ -77,6 +79,16 @@ def run(tasks: Iterable[Callable[[], None]], threads: int) -> None:
         raise
     for future in futures:
         future.result()
+
+
+def share(number: int, size: int, work: Callable[[int, int], None]) -> None:
+    """Work on so many rows, each thread on some; on one where there is not much to do.
+
+    ``size`` is about how many numbers are worked on.
+    """
+    threads = available_threads() if size >= _WORTH_THREADS else 1
+    cuts = np.linspace(0, number, threads + 1).astype(int).tolist()
+    run([partial(work, *ends) for ends in pairwise(cuts)], threads)
 
 
 def balanced_cuts(starts: NDArray[np.int64], low: int, high: int, parts: int) -> list[int]:
