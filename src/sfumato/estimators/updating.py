@@ -16,21 +16,21 @@ from sfumato.fit.choose import open_ledger
 from sfumato.fit.completion import PrivateFit, carry_out_private
 from sfumato.fit.request import Privacy
 from sfumato.fit.update import (
-    PROOF,
     Last,
     Period,
     added,
     added_prior,
+    check_apart,
     check_ledger,
     check_update,
     grown_public,
     left_of,
     new_levels_alone,
     places_of,
+    promised,
     with_owners,
 )
 from sfumato.privacy.caveats import warn_of
-from sfumato.privacy.guarantee import Guarantee
 from sfumato.surface import setting
 
 if TYPE_CHECKING:
@@ -66,9 +66,13 @@ def update(estimator: TensorEstimator, X: Any, y: Any, privacy: Privacy, by: str
         tensor = tensor.with_values(tensor.values, last.bounds)
     protected = Protected.by(privacy, tensor.modes)
     public = grown_public(last, tensor, protected)
-    privacy, protected = replace(privacy, public=public), replace(protected, public=public)
+    declared, privacy = protected.public, replace(privacy, public=public)
+    protected = replace(protected, public=public, declared=declared)
     entropy, ledger = privacy.entropy(), open_ledger(privacy, protected.unit)
+    before = estimator.periods_ or (Period.of(last.guarantee),)  # a first fit may have no name
     check_ledger(last, ledger)
+    if by is not None:
+        check_apart(last, ledger, before, privacy.period or "")
     source = TensorSource(tensor).admitted(protected, estimator.duplicates, entropy).cast(float)
     entries = source.tensor if by is None else new_levels_alone(last, source.tensor, by)
     rest = TensorSource(left_of(last, entries, estimator._threads))
@@ -82,15 +86,15 @@ def update(estimator: TensorEstimator, X: Any, y: Any, privacy: Privacy, by: str
     last = last._replace(told=told)
     places = places_of(last, found.model, found.told)
     made, modes = added(last, found.model, places), list(entries.modes)
-    before = estimator.periods_ or (Period.of(last.guarantee),)  # a first fit may have no name
     prior = added_prior(last, found.model, found.own_prior, places, len(before) + 1)
     if facts.local is not None and prior is not None:
         made, modes[facts.local] = with_owners(last, made, prior, places, entries, estimator._threads)
-    promised = _promised(plan.guarantee(ledger, entropy), last.guarantee)
-    history = (*before, Period.of(promised, by))
+    alone = plan.guarantee(ledger, entropy)
+    history = (*before, Period.of(alone, by))
+    guarantee = promised(alone, last.guarantee, history, ledger)
     described = _Described(tuple(modes), last.bounds, entries.n_entries)
     fit = PrivateFit(made, found.history, prior, told=places.told(found.told))
-    estimator.adopt(fit, described, promised, facts.local)
+    estimator.adopt(fit, described, guarantee, facts.local)
     estimator.periods_ = history
 
 
@@ -117,16 +121,3 @@ class _Described:
         self, modes: tuple[Mode, ...], bounds: tuple[float, float] | None, n_entries: int | None
     ) -> None:
         self.modes, self.bounds, self.n_entries = modes, bounds, n_entries
-
-
-def _promised(guarantee: Guarantee, last: Guarantee) -> Guarantee:
-    """What an update promises: of all that is released, whichever of its fits it comes from."""
-    released = tuple(dict.fromkeys((*last.released, *guarantee.released)))
-    proofs = dict.fromkeys(f"{last.proof}, {guarantee.proof}, {PROOF}".split(", "))
-    return replace(
-        guarantee,
-        released=released,
-        proof=", ".join(proofs),
-        exact=last.exact and guarantee.exact,
-        assumptions=tuple(dict.fromkeys((*guarantee.assumptions, *last.assumptions))),
-    )

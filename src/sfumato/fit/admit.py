@@ -34,7 +34,8 @@ from sfumato.surface import either
 class Protected:
     """What a private fit protects: its unit, what is said to be public, and whose rows are local.
 
-    ``part`` says that it is of one period of several.
+    ``part`` says that it is of one period of several. ``declared`` is what the caller has said to be
+    public, where ``public`` has more: labels that were released before.
     """
 
     unit: PrivacyUnit
@@ -42,6 +43,7 @@ class Protected:
     local: int | None = None
     trust: Trust = ONE_OWNER
     part: bool = False
+    declared: Public | None = None
 
     @classmethod
     def by(cls, privacy: Privacy, modes: Sequence[Mode]) -> Protected:
@@ -287,7 +289,7 @@ def public_facts(modes: Sequence[Mode], protected: Protected) -> tuple[str, ...]
 
 
 def _facts_of_presence(modes: Sequence[Mode], protected: Protected) -> list[str]:
-    unit, public, local = protected.unit, protected.public, protected.local
+    unit, public, local = protected.unit, protected.declared or protected.public, protected.local
     if not unit.hides_presence:
         return ["which cells were observed is public"]
     names = [mode.name for mode in modes]

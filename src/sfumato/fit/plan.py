@@ -267,6 +267,7 @@ def spending(event: Event, budget: Budget | ZCDP, ledger: Ledger) -> dict[str, A
         "period": last or None,
         "apart": len(account.periods) or None,
         "fits": account.fits,
+        "ledger_mark": account.marks[-1] if account.marks else None,
         "total_epsilon": total if total < inf else None,
         "odometer_epsilon": account.telling_odometer(delta) if account.fits > 1 else None,
         "ledger_limit": str(account.limit) if account.kept else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, get_args
 
@@ -148,8 +149,8 @@ class Privacy:
             raise SettingError(
                 f"a limit belongs to a ledger file: name one, {either('ledger=...', '--ledger FILE')}"
             )
-        if self.period == "":
-            raise SettingError(f"{setting('period')} is a name: give one, or leave it out")
+        if self.period is not None:
+            object.__setattr__(self, "period", _name_of_period(self.period))
         if self.period is not None and self.ledger is None:
             raise SettingError(
                 f"a period is charged to a ledger: name one, {either('ledger=...', '--ledger FILE')}"
@@ -189,3 +190,14 @@ class Privacy:
         if self.rho is not None:
             return ZCDP(float(self.rho))
         return Budget(float(self.epsilon or 0.0), float(self.delta))
+
+
+_UNSEEN = ("C", "Zl", "Zp")  # categories of characters that do not stand in one line
+
+
+def _name_of_period(name: str) -> str:
+    """As it is compared and printed: two names that look alike are one, and no name is two lines."""
+    name = unicodedata.normalize("NFC", name).strip()
+    if not name or any(unicodedata.category(each).startswith(_UNSEEN) for each in name):
+        raise SettingError(f"{setting('period')} is a name in one line: give one, or leave it out")
+    return name

@@ -12,9 +12,10 @@ Who was given which entries when is what the ledger is told by the name of a *pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +26,12 @@ from sfumato.fit.request import Privacy
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.models.own_prior import OwnPrior, Pull
 from sfumato.models.told import Told
+from sfumato.privacy.account import Account
+from sfumato.privacy.accounting import epsilon_of, rho_of
 from sfumato.privacy.budgets import rounded_up
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.odds import worst_points
 from sfumato.privacy.units import Public
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import solve_own
@@ -42,7 +46,8 @@ class Period:
     """One fit of a model's history: of which period, and what it spent.
 
     ``total_epsilon`` is what the ledger had then for one unit; None where that cannot be told. ``by``
-    names the mode whose levels tell this period's entries from all others', where there is one.
+    names the mode whose levels tell this period's entries from all others', where there is one. ``fit``
+    is its number in the ledger; folders of earlier versions do not say it.
     """
 
     label: str
@@ -51,11 +56,13 @@ class Period:
     delta: float
     total_epsilon: float | None = None
     by: str | None = None
+    fit: int | None = None
 
     @classmethod
     def of(cls, guarantee: Guarantee, by: str | None = None) -> Period:
-        epsilon, total = guarantee.epsilon, guarantee.total_epsilon
-        return cls(guarantee.period or "", guarantee.method, epsilon, guarantee.delta, total, by)
+        """Of the guarantee of a single fit."""
+        epsilon, delta, total = guarantee.epsilon, guarantee.delta, guarantee.total_epsilon
+        return cls(guarantee.period or "", guarantee.method, epsilon, delta, total, by, guarantee.fits)
 
     def in_words(self) -> str:
         total = "no total" if self.total_epsilon is None else f"{rounded_up(self.total_epsilon)} in all"
@@ -137,12 +144,32 @@ def _check_same_promise(last: Last, protected: Protected) -> None:
 
 
 def check_ledger(last: Last, ledger: Ledger) -> None:
-    """It has to be the one that knows of the model's earlier fits."""
-    name = "" if ledger.path is None else ledger.path.name
-    if name != last.guarantee.ledger or ledger.fits < (last.guarantee.fits or 1):
+    """It has to be the one that knows of the model's earlier fits, with all of its lines."""
+    name, mark = "" if ledger.path is None else ledger.path.name, last.guarantee.ledger_mark
+    known = name == last.guarantee.ledger and ledger.fits >= (last.guarantee.fits or 1)
+    if not known or (mark is not None and mark not in ledger.account.marks):
         raise SettingError(
-            f"{name or 'this ledger'} does not hold the fits of this model, which were charged to "
-            f"{last.guarantee.ledger}: give that file"
+            f"{name or 'this ledger'} does not hold the charges of this model, which were made to "
+            f"{last.guarantee.ledger}: give that file, as it was left"
+        )
+
+
+def check_apart(last: Last, ledger: Ledger, history: Sequence[Period], period: str) -> None:
+    """That nobody has gone on from this model for another period since: its entries at new levels would
+    look new here too.
+    """
+    mark, account = last.guarantee.ledger_mark, ledger.account
+    if mark is None:
+        return
+    named = {each.label for each in history} | {period}
+    since = account.charges[account.marks.index(mark) + 1 :]
+    others = sorted({charge.period for charge in since} - named)
+    if others:
+        which = ", ".join(others) or "fits without a period"
+        raise SettingError(
+            f"since this model was made its ledger was charged for {which}: go on from the model that "
+            f"has these entries, or, if these are the same, name the period likewise "
+            f"({setting('by')} cannot tell)"
         )
 
 
@@ -152,19 +179,21 @@ def check_ledger(last: Last, ledger: Ledger) -> None:
 def grown_public(last: Last, tensor: SparseTensor, protected: Protected) -> Public:
     """What is public with all labels listed: those of the model, then new ones.
 
-    New ones are those listed now; and those in the data, where they are public. Of owners whose rows
-    stay with them it says what it said.
+    New ones are those listed now; and those in the data, where they are public, which those of owners
+    never are. Of owners whose rows stay with them it says what it said.
     """
     public, listed = protected.public, dict[object, Sequence[object] | bool]()
+    owners = protected.owners([mode.name for mode in last.modes])
     if not isinstance(public.labels, bool):
         listed |= public.labels
     for m, (old, new) in enumerate(zip(last.modes, tensor.modes, strict=True)):
         if m == last.local:
             continue
         more: Sequence[object] = ()
+        declared = public.labels_of(old.name) is True and old.name not in owners
         if public.lists(old.name):
             more = public.listed(old.name)
-        elif public.labels_of(old.name) is True or not protected.unit.hides_presence:
+        elif declared or not protected.unit.hides_presence:
             more = labels_of(new)
         listed[old.name] = _united(old, new, more)
     return replace(public, labels=listed)
@@ -378,6 +407,44 @@ def _longer(doubts: tuple[Array | None, ...], sizes: Sequence[int]) -> tuple[Arr
         else np.concatenate([doubt, np.full(size - doubt.shape[0], doubt.max(initial=0.0))])
         for doubt, size in zip(doubts, sizes, strict=True)
     )
+
+
+# -- what is promised -----------------------------------------------------------------------------
+
+
+def promised(alone: Guarantee, last: Guarantee, history: Sequence[Period], ledger: Ledger) -> Guarantee:
+    """What an update promises: of all that is released, whichever of its fits it comes from.
+
+    ``alone`` is what its own fit promises, the last one of the history.
+    """
+    fits = [period.fit for period in history]
+    numbers = None if None in fits else {fit for fit in fits if fit is not None}
+    return replace(
+        alone,
+        **_spent_on_one_unit(alone, last, ledger.account, numbers),
+        released=tuple(dict.fromkeys((*last.released, *alone.released))),
+        proof=", ".join(dict.fromkeys(f"{last.proof}, {alone.proof}, {PROOF}".split(", "))),
+        exact=last.exact and alone.exact,
+        assumptions=tuple(dict.fromkeys((*alone.assumptions, *last.assumptions))),
+        periods=len(history),
+    )
+
+
+def _spent_on_one_unit(
+    alone: Guarantee, last: Guarantee, account: Account, fits: Collection[int] | None
+) -> dict[str, Any]:
+    """By the fits of a model together; where periods count apart, by the dearest."""
+    events, delta = account.of_one_unit(fits), max(alone.delta, last.delta)
+    total, odometer = account.epsilon(delta), account.telling_odometer(delta)
+    known = not account.doubtful and total < inf
+    return {
+        "epsilon": max(epsilon_of(event, delta) for event in events),
+        "delta": delta,
+        "rho": None if None in (alone.rho, last.rho) else max(map(rho_of, events)),
+        "curve": worst_points(events, delta),
+        "total_epsilon": total if known else None,
+        "odometer_epsilon": odometer,
+    }
 
 
 # -- own rows -------------------------------------------------------------------------------------

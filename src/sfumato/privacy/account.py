@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from math import floor, fsum, inf, isfinite
 from typing import Any
 
 from sfumato.errors import BudgetError, SettingError
 from sfumato.markup import snippet
 from sfumato.privacy.accounting import covers, epsilon_of
-from sfumato.privacy.budgets import ZCDP, Budget, rounded_up
+from sfumato.privacy.budgets import ZCDP, Budget, counted, rounded_up
 from sfumato.privacy.events import Composed, Event, event_from_json, event_to_json
 from sfumato.privacy.filters import Filter
 from sfumato.privacy.ledger_file import LedgerFile, damaged
@@ -100,6 +102,24 @@ class Account:
         """Periods that were charged apart from each other; none where their units add up."""
         named = dict.fromkeys(charge.period for charge in self.charges if charge.period)
         return tuple(named) if self.unit in APART else ()
+
+    @cached_property
+    def marks(self) -> tuple[str, ...]:
+        """After each charge, what tells a ledger with these charges from another."""
+        found, marks = sha256(self.unit.encode()), []
+        for charge in self.charges:
+            found.update(json.dumps(charge.to_json(1), sort_keys=True).encode())
+            marks.append(found.hexdigest()[:16])
+        return tuple(marks)
+
+    def of_one_unit(self, fits: Collection[int] | None = None) -> list[Event]:
+        """What any one unit was charged by some of the fits, or by all: one event for each period that
+        counts apart.
+        """
+        return [
+            _composed([charge for charge in part if fits is None or charge.fit in fits])
+            for part in self.parts()
+        ]
 
     def parts(self, period: str = "") -> list[tuple[Charged, ...]]:
         """What any one unit of a period was charged, fits of all data included; without a period, of
@@ -311,7 +331,7 @@ class Account:
         """What was spent by which fits, and what is left."""
         told = self.to_json(delta)
         at = f"at delta {rounded_up(told['delta'], 3)}" if told["delta"] else "(pure)"
-        lines = [f"{self.name or 'ledger'}: {self.fits} fits, protects {self.unit}"]
+        lines = [f"{self.name or 'ledger'}: {counted(self.fits, 'fit')}, protects {self.unit}"]
         for fit in told["fits"]:
             what = ", ".join(f"{times} x {label}" for label, times in fit["labels"].items())
             doubt = "; only claimed, or seeded" if fit["doubtful"] else ""
@@ -381,7 +401,7 @@ def read_ledger(path: str | os.PathLike[str]) -> Account:
     ...     sf.synthetic.ratings_like(30, 20, 5, 400)
     ... )
     >>> print(sf.read_ledger("ratings.ledger"))
-    ratings.ledger: 1 fits, protects entry
+    ratings.ledger: 1 fit, protects entry
       fit 1: epsilon 0.5 (pure); 1 x constant, 1 x spread, 1 x entries by user, 1
           x entries by item, 2 x residuals by user, 2 x residuals by item
     together, if planned in advance: epsilon 0.5 (pure)

@@ -12,6 +12,11 @@ from sfumato.errors import SettingError
 from sfumato.records import record
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something, in words."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def rounded_up(number: float, digits: int = 4) -> str:
     """A number in so many digits, never less than it is: what was spent, or is promised.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sfumato.errors import ReleaseError, SettingError
 from sfumato.markup import snippet
-from sfumato.privacy.budgets import rounded_up
+from sfumato.privacy.budgets import counted, rounded_up
 from sfumato.privacy.odds import Odds, Points, check_points, pair_points
 from sfumato.surface import either, setting
 from sfumato.typed import made_of
@@ -63,12 +63,15 @@ class Guarantee:
         It is for fits that were planned in advance.
     odometer_epsilon, ledger_limit
         The total whatever fits were planned by, and the limit where the ledger was begun with one.
+    ledger_mark
+        What tells that ledger, as it was then, from one with other charges.
     curve : pairs of numbers
         Points of this fit's own accounted curve, epsilons with deltas, which its odds follow from.
         Guarantees that were written before they had one, and claimed ones, have none.
-    period, apart
-        The part of the data that this fit was about, where it has a name, and how many periods the
-        ledger has whose charges do not add up, since a unit lies in one of them.
+    period, periods, apart
+        The part of the data that this fit was about, where it has a name; of how many periods the
+        release has fits, all of which this promise is about; and how many periods the ledger has whose
+        charges do not add up, since a unit lies in one of them.
     draws
         What was drawn, as planned from public numbers: what for, how often, and which share of the
         budget it took, zero where shares have no common measure. Earlier guarantees do not say it.
@@ -125,6 +128,8 @@ class Guarantee:
     period: str | None = None
     apart: int | None = None
     draws: tuple[tuple[str, int, float], ...] = ()
+    ledger_mark: str | None = None
+    periods: int | None = None
 
     @property
     def joint(self) -> bool:
@@ -137,13 +142,8 @@ class Guarantee:
         return self.proven and not self.seeded
 
     def odds(self) -> Odds:
-        """What somebody who suspects something of a unit can learn of it from this release alone.
-
-        What an update releases has the periods before in it: where these add up, their total counts.
-        """
+        """What somebody who suspects something of a unit can learn of it from this release alone."""
         points = self.curve or pair_points(self.epsilon, self.delta)
-        if self.period is not None and (self.total_epsilon or 0.0) > self.epsilon:
-            points = pair_points(self.total_epsilon or 0.0, self.delta)
         substituted = "added or removed" not in self.neighbours
         return Odds(self.unit, substituted, self.delta, points, self._reservation())
 
@@ -202,6 +202,8 @@ class Guarantee:
                 raise SettingError(f"not a guarantee: {name} cannot be {amount}")
         if not 0 <= made.delta < 1:
             raise SettingError(f"not a guarantee: delta cannot be {made.delta}")
+        if not made.trust.strip():
+            raise SettingError("not a guarantee: it does not say who is trusted")
         try:
             check_points(made.curve)
         except SettingError as error:
@@ -237,7 +239,7 @@ class Guarantee:
             ("method", self.method),
             *([] if self.tuning is None else [("tuning", self.tuning)]),
             ("arithmetic", self._arithmetic()),
-            *([] if self.period is None else [("period", self.period)]),
+            *([] if self.period is None else [("period", self._period())]),
             ("ledger", self._ledger()),
             *(("assumes", assumption) for assumption in self.assumptions),
             *(("warning", warning) for warning in self.warnings),
@@ -249,6 +251,11 @@ class Guarantee:
         if self.rho is not None:
             amount = f"rho {rounded_up(self.rho)} (zCDP), which implies {amount}"
         return f"{'joint ' if self.joint else ''}differential privacy, {amount}"
+
+    def _period(self) -> str:
+        if self.periods is None:
+            return str(self.period)
+        return f"{self.period}, the last of {self.periods}: the promise is about all of them together"
 
     def _joint(self) -> str:
         return (
@@ -282,7 +289,7 @@ class Guarantee:
             return "none: this fit stands alone, and others on the same data add to what it spends"
         if self.total_epsilon is None:
             return (
-                f"{self.ledger}: {self.fits} fits, of which no total can be given: some are only "
+                f"{self._fits()}, of which no total can be given: some are only "
                 "claimed or seeded, or have no bound at this delta"
             )
         together = "together"
@@ -295,4 +302,7 @@ class Guarantee:
             spent += f", {rounded_up(self.odometer_epsilon)} if by each other's releases"
         if self.ledger_limit is not None:
             spent += f"; whatever they are planned by, they stay within {self.ledger_limit}"
-        return f"{self.ledger}: {self.fits} fits, {together} {spent}"
+        return f"{self._fits()}, {together} {spent}"
+
+    def _fits(self) -> str:
+        return f"{self.ledger}: {counted(self.fits or 0, 'fit')}"

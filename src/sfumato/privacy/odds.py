@@ -267,6 +267,16 @@ def curve_points(event: Event, delta: float) -> Points:
     return (*found, (pure, 0.0)) if grid[-1] < pure < inf else tuple(found)
 
 
+def worst_points(events: Sequence[Event], delta: float) -> Points:
+    """The same of the worst of several fits, one of which it is that somebody looks at."""
+    curves = [curve_points(event, delta) for event in events]
+    if not all(curves):
+        return ()
+    grid = sorted({epsilon for points in curves for epsilon, _ in points})
+    worst = np.minimum.accumulate(np.max([deltas_of(event, grid) for event in events], axis=0))
+    return tuple((e, _up(d)) for e, d in zip(grid, worst.tolist(), strict=True) if _up(d) < 1)
+
+
 def pair_points(epsilon: float, delta: float) -> Points:
     """All that an epsilon and a delta say."""
     return ((epsilon, delta),)

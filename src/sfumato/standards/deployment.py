@@ -72,7 +72,7 @@ def deployment(guarantee: Guarantee, people: People, *, product: str, version: s
                     f"Trusted: {guarantee.trust}. Not trusted: everybody who sees the release; they may "
                     "know the program, its settings and the data of all other units."
                 ),
-                "release_type": "One release",
+                "release_type": "One release" if guarantee.periods is None else "Many releases",
                 "access_type": "Non-interactive",
                 "access_type_details": "Files are handed out; nobody asks the data through them.",
             },

@@ -97,6 +97,7 @@ FACTS = (
     Fact("evidence_sources", ("administrative", "evidence_sources"), "publications about it"),
 )
 _BY_NAME = {fact.name: fact for fact in FACTS}
+_DEEPEST = 8  # tables within each other: more than the schema has anywhere
 People = Mapping[str, Any]
 
 
@@ -136,7 +137,8 @@ def check_people(given: Any, where: str = "") -> dict[str, Any]:
     unknown = sorted(str(name) for name in set(given) - set(_BY_NAME))
     if unknown:
         raise SettingError(f"{where}{unknown[0]!r} is not asked for; what is: {', '.join(_BY_NAME)}")
-    said = {name: _plain(value) for name, value in given.items() if value not in ("", [], {})}
+    filled = {name: value for name, value in given.items() if value not in ("", [], {})}
+    said = {name: _plain(value, f"{where}{name}") for name, value in filled.items()}
     for name, value in said.items():
         for problem in violations(value, _BY_NAME[name].schema, (name,)):
             raise SettingError(f"{where}{problem}")
@@ -145,14 +147,16 @@ def check_people(given: Any, where: str = "") -> dict[str, Any]:
     return said
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, where: str, deepest: int = _DEEPEST) -> Any:
     """Dates as text, which is what the registry takes."""
     if isinstance(value, date):
         return value.isoformat()
+    if isinstance(value, list | dict) and not deepest:
+        raise SettingError(f"{where} has tables within tables, deeper than any form")
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_plain(item, where, deepest - 1) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _plain(inner, where, deepest - 1) for name, inner in value.items()}
     return value
 
 

@@ -154,7 +154,7 @@ def conformance(
         people,
         changes=f"by its manifest, if by accident; {_UNSIGNED if key is None else f'signed by {key}'}",
         audit=None if audit is None else _audited(as_path("audit", audit), guarantee),
-        ledger=None if ledger is None else " ".join(read_ledger(ledger).in_words(None).split()),
+        ledger=None if ledger is None else _spent(ledger, guarantee),
     )
 
 
@@ -178,6 +178,17 @@ def _audited(file: Path, guarantee: Guarantee) -> str:
         raise SettingError(f"{path} is about another promise: {', '.join(map(str, about.values()))}")
     said: str = found["verdict"]
     return said
+
+
+def _spent(file: _PathLike, guarantee: Guarantee) -> str:
+    """What a ledger says, which has to hold the charges of the model."""
+    account = read_ledger(file)
+    if guarantee.ledger_mark not in (None, *account.marks):
+        raise SettingError(
+            f"{os.fspath(file)} does not hold the charges of this model, which were made to "
+            f"{guarantee.ledger}: give that file"
+        )
+    return " ".join(account.in_words().split())
 
 
 def _people(facts: Facts) -> dict[str, Any]:

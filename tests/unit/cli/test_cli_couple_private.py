@@ -137,7 +137,7 @@ def test_a_ledger_refuses_what_it_has_no_room_for(by_entry, tmp_path):
     assert "limit" in done.stderr
     assert (made / "spent").read_bytes() == before
     assert not out.exists()
-    assert "1 fits" in run("ledger", made / "spent").stdout
+    assert "1 fit," in run("ledger", made / "spent").stdout
 
 
 def test_rows_of_users_stay_with_them(by_user):

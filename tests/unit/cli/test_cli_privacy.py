@@ -314,7 +314,7 @@ def test_a_ledger_is_continued_and_ends_at_its_limit(ratings, tmp_path):
     ledger, out = tmp_path / "ledger.jsonl", tmp_path / "m"
     ask = [ratings, *COLUMNS, *BIAS, "--unit", "entry", "--ledger", ledger, "--out", out]
     assert run("complete", *ask, "--ledger-limit", "4").exit_code == 0
-    assert "ledger.jsonl: 1 fits" in run("explain", out).stdout
+    assert "ledger.jsonl: 1 fit" in run("explain", out).stdout
     charged = ledger.read_text()
     assert "Nothing was drawn" in error_of(*ask)
     assert ledger.read_text() == charged

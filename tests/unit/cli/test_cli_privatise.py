@@ -66,7 +66,7 @@ def test_json_and_a_key_that_gives_the_same_noise_again(tmp_path):
     again = privatise("a.csv", "--key", "key", "--ledger", "spent.jsonl")
     assert again.exit_code == 0
     assert (tmp_path / "noisy-a.csv").read_bytes() == content
-    assert "1 fits" in run("ledger", "spent.jsonl").output
+    assert "1 fit," in run("ledger", "spent.jsonl").output
 
 
 @pytest.mark.parametrize(

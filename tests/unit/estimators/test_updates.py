@@ -20,7 +20,7 @@ from sfumato.estimators.updating import _last
 from sfumato.fit.update import Last, left_of
 from sfumato.models.multilinear import CPModel
 from sfumato.privacy.account import read_ledger
-from sfumato.privacy.accounting import epsilon_of
+from sfumato.privacy.accounting import deltas_of, epsilon_of
 from sfumato.privacy.events import Composed
 
 USERS, ITEMS = 60, 40
@@ -70,7 +70,8 @@ def test_updates_gain_and_are_accounted(tmp_path: Path, unit: str, more: dict[st
     assert "proofs/updates.md" in guarantee.proof
     one = epsilon_of(Composed(tuple(c.event for c in account.charges if c.period == "2")), 1e-6)
     all_of_them = epsilon_of(Composed(tuple(account.events)), 1e-6)
-    assert guarantee.epsilon == pytest.approx(one)
+    assert model.periods_[-1].epsilon == pytest.approx(one)
+    assert guarantee.epsilon == pytest.approx(all_of_them if unit == "user" else one)
     assert account.epsilon(1e-6) == pytest.approx(all_of_them if unit == "user" else one)
     assert all_of_them > 1.2 * one
 
@@ -89,7 +90,8 @@ def test_the_total_is_in_the_guarantee(tmp_path: Path) -> None:
             assert "of 2 periods" in str(guarantee)
             assert any("one period alone" in line for line in guarantee.assumptions)
         else:
-            assert guarantee.total_epsilon > 1.2 * guarantee.epsilon
+            assert guarantee.total_epsilon > 1.2 * model.periods_[-1].epsilon
+            assert guarantee.epsilon == guarantee.total_epsilon
             assert guarantee.apart is None
 
 
@@ -223,7 +225,7 @@ def test_own_rows_do_not_touch_what_is_asked() -> None:
         ({"seed": None}, "came from a seed"),
         ({"analysis": "paper", "method": "output"}, "only claimed"),
         ({"local": "user"}, "cannot change"),
-        ({"ledger": "another"}, "does not hold the fits"),
+        ({"ledger": "another"}, "does not hold the charges"),
         ({"period": None}, "name of its period"),
     ],
 )
@@ -316,15 +318,118 @@ def test_update_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert Path("spent").read_bytes() == spent
 
 
-def test_odds_after_an_update_are_those_of_all_periods_that_add_up(tmp_path):
-    """Who sees a user's second month has seen the first."""
-    from sfumato.privacy.guarantee import Guarantee
+# -- what is promised of several periods ----------------------------------------------------------
 
-    common = {
-        "delta": 1e-6, "unit": "all entries of one user", "neighbours": "added or removed",
-        "released": ("factors",), "method": "m", "proven": True, "proof": "p", "exact": True,
-        "seeded": False, "assumptions": (), "ledger": str(tmp_path), "fits": 2, "period": "may",
-    }  # fmt: skip
-    alone, added = (Guarantee(epsilon=1.0, total_epsilon=total, **common) for total in (1.0, 2.0))
-    twice = Guarantee(epsilon=2.0, total_epsilon=2.0, **common)
-    assert added.odds().factor == twice.odds().factor > alone.odds().factor
+
+def _updated(folder: Path, unit: str, first: dict[str, Any], second: dict[str, Any]) -> sf.CP:
+    model = fitted(folder, unit, seed=None, **first)
+    privacy = asked(folder, unit, seed=None, **second)
+    return model.partial_fit(drawn(500, 1), period="1", privacy=privacy)
+
+
+def test_a_promise_is_about_all_that_the_release_holds(tmp_path: Path) -> None:
+    """A cheap last period does not make the first one private, nor does one without a delta."""
+    for unit in ("entry", "user"):
+        folder = tmp_path / unit
+        folder.mkdir()
+        dear, cheap = {"epsilon": 8.0}, {"epsilon": 0.1, "delta": 0.0, "method": "constant"}
+        model = _updated(folder, unit, dear, cheap)
+        guarantee, events = model.guarantee_, read_ledger(folder / "ledger").charges
+        assert guarantee is not None
+        assert guarantee.delta == 1e-6
+        of_first = epsilon_of(Composed(tuple(c.event for c in events if c.period == "0")), 1e-6)
+        of_both = epsilon_of(Composed(tuple(c.event for c in events)), 1e-6)
+        assert guarantee.epsilon == pytest.approx(of_first if unit == "entry" else of_both)
+        assert guarantee.periods == 2
+        assert "the last of 2" in str(guarantee)
+        assert [period.epsilon for period in model.periods_] == pytest.approx([of_first, 0.1], rel=1e-3)
+        assert guarantee.odds().factor > np.exp(of_first) > 1000
+        model.release(folder / "release")
+        record = (folder / "release" / "deployment.yaml").read_text("utf-8")
+        assert "Many releases" in record
+        assert "Pure DP" not in record
+
+
+def test_the_curve_of_several_periods_is_nowhere_below_any(tmp_path: Path) -> None:
+    model = _updated(tmp_path, "entry", {"epsilon": 1.0, "delta": 0.0}, {"epsilon": 1.0})
+    guarantee, account = model.guarantee_, read_ledger(tmp_path / "ledger")
+    assert guarantee is not None
+    for event in account.of_one_unit():
+        exact = deltas_of(event, [epsilon for epsilon, _ in guarantee.curve])
+        assert all(d >= e for (_, d), e in zip(guarantee.curve, exact, strict=True))
+
+
+def test_fits_of_others_in_the_ledger_are_not_in_the_promise_but_in_its_total(tmp_path: Path) -> None:
+    sf.CP(privacy=asked(tmp_path, "user", seed=None, period="other")).fit(drawn(300, 8))
+    guarantee = _updated(tmp_path, "user", {"epsilon": 1.0}, {"epsilon": 1.0}).guarantee_
+    assert guarantee is not None
+    assert guarantee.total_epsilon is not None
+    assert guarantee.epsilon < 2 < 4 < guarantee.total_epsilon
+
+
+# -- labels and ledgers that are not what they seem -----------------------------------------------
+
+
+@pytest.mark.parametrize("declared", [True, {"item": range(ITEMS), ...: True}])
+def test_who_is_new_is_never_read_off_the_data(tmp_path: Path, declared: Any) -> None:
+    """Neither are owners whose rows are released; labels of others are, where they are declared."""
+    model = fitted(tmp_path, "user", local=None)
+    users = [*map(str, range(USERS)), "777"]
+    new = _table({"user": users, "item": [*map(str, range(ITEMS))]}, 400, 1)
+    public = sf.Public(labels=declared)
+    told = replace(asked(tmp_path, "user", local=None, public=public), period="1")
+    model.partial_fit(new, privacy=told)
+    assert model.modes_[0].size == USERS
+    assert model.n_entries_ == int((new.coordinates[0] < USERS).sum())
+
+
+def test_labels_that_were_read_off_the_data_are_not_called_given(tmp_path: Path) -> None:
+    labels = {"user": [f"u{n}" for n in range(9)], "item": ["a", "b"]}
+    model = sf.CP(privacy=asked(tmp_path, public=sf.Public(labels=labels)))
+    model.partial_fit(_table(labels, 300, 0))
+    new = _table({**labels, "item": ["b", "c"]}, 300, 1)
+    privacy = asked(tmp_path, public=sf.Public(labels=True))
+    assumptions = model.partial_fit(new, period="1", privacy=privacy).guarantee_.assumptions
+    assert any("though they were read off the data" in line for line in assumptions)
+
+
+def test_another_ledger_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    model = fitted(tmp_path, seed=None)
+    (tmp_path / "other").mkdir()
+    sf.CP(privacy=asked(tmp_path / "other", epsilon=0.01, seed=None)).fit(drawn(100, 4))
+    whole = (tmp_path / "ledger").read_text("utf-8").splitlines(keepends=True)
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "ledger").write_text("".join(whole[:-1]), "utf-8")
+    for place in ("other", "short"):
+        before = (tmp_path / place / "ledger").read_bytes()
+        privacy = asked(tmp_path / place, seed=None)
+        with pytest.raises(SettingError, match="does not hold the charges"):
+            model.partial_fit(drawn(100, 1), period="1", privacy=privacy)
+        assert (tmp_path / place / "ledger").read_bytes() == before
+
+
+def test_by_refuses_entries_that_another_period_may_have(tmp_path: Path) -> None:
+    labels = {"user": [f"u{n}" for n in range(9)], "item": ["a", "b"], "day": ["d1", "d2"]}
+    privacy = asked(tmp_path, public=sf.Public(labels=dict(labels)), seed=None)
+    model = sf.CP(privacy=privacy).partial_fit(_table(labels, 300, 0))
+    first = model.save(tmp_path / "first")
+    later = _table({**labels, "day": ["d3", "d4"]}, 300, 1)
+    grown = replace(privacy, public=sf.Public(labels={**labels, "day": ["d3", "d4"]}))
+    model.partial_fit(later, period="1", by="day", privacy=grown)
+    again = sf.load(first)
+    with pytest.raises(SettingError, match="charged for 1"):
+        again.partial_fit(later, period="2", by="day", privacy=grown)
+    again.partial_fit(later, period="1", by="day", privacy=grown)  # the same part once more adds up
+    assert again.guarantee_.epsilon < again.guarantee_.total_epsilon
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb", "a\x1b[2J", "a\u2028b"])
+def test_periods_have_names_in_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingError, match="name in one line"):
+        asked(tmp_path, period=name)
+
+
+def test_names_of_periods_that_look_alike_are_one(tmp_path: Path) -> None:
+    assert (
+        asked(tmp_path, period=" m\u0061\u0308rz ").period == asked(tmp_path, period="m\u00e4rz").period
+    )

@@ -29,6 +29,7 @@ import sfumato as sf
         ("fits", 1.5),
         ("unit", None),
         ("trust", None),
+        ("trust", " "),
         ("trust", ["the holder"]),
         ("colour", "red"),
     ],

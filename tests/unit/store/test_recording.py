@@ -167,8 +167,20 @@ def test_an_audit_and_a_ledger_make_it_a_page_for_the_holder(folder, tmp_path):
     page = sf.conformance(folder, audit=audit_of(folder, tmp_path), ledger=ledger)
     assert not page.for_release
     assert "consistent with epsilon = 1 [audit]" in str(page)
-    assert "1 fits, protects " in " ".join(str(page).split())
+    assert "1 fit, protects " in " ".join(str(page).split())
     assert "not to be handed out" in str(page)
+
+
+def test_a_ledger_of_something_else_is_refused(tmp_path):
+    public = sf.Public(labels=True, entries=100)
+    settings = {"unit": "entry", "local": None, "method": "bias", "public": public}
+    for name, epsilon in (("mine", 1.0), ("other", 0.5)):
+        privacy = sf.Privacy(epsilon, 1e-6, ledger=tmp_path / name, **settings)
+        sf.Biases(privacy=privacy).fit(ratings()).save(tmp_path / f"model-{name}")
+    model = tmp_path / "model-mine"
+    assert "1 fit, protects " in " ".join(str(sf.conformance(model, ledger=tmp_path / "mine")).split())
+    with pytest.raises(SettingError, match="does not hold the charges"):
+        sf.conformance(model, ledger=tmp_path / "other")
 
 
 def test_an_audit_of_something_else_is_refused(folder, tmp_path):
