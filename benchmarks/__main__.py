@@ -1,6 +1,6 @@
 """``python -m benchmarks [PART] [--quick] [--json FILE]``; without a part, all of them.
 
-Of ``networks`` some can be named: ``python -m benchmarks networks digits speed``.
+Of ``networks`` and ``gpu`` some can be named: ``python -m benchmarks networks digits speed``.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ PARTS = (
     "updates",
     "walk",
 )
+CHOOSING = ("networks", "gpu")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure sfumato.")
     parser.add_argument("part", nargs="?", choices=(*PARTS, "all"), default="all")
-    parser.add_argument("which", nargs="*", help="of networks: which of its measurements")
+    parser.add_argument("which", nargs="*", help="of networks and gpu: which of their measurements")
     parser.add_argument("--quick", action="store_true", help="small sizes: proves that it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     chosen = parser.parse_args()
-    if chosen.which and chosen.part != "networks":
-        parser.error("only networks has measurements that can be chosen")
+    if chosen.which and chosen.part not in CHOOSING:
+        parser.error(f"only {', '.join(CHOOSING)} have measurements that can be chosen")
     figures: list[Figure] = []
     failed: list[str] = []
     for part in PARTS if chosen.part == "all" else (chosen.part,):

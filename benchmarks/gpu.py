@@ -1,7 +1,8 @@
 """Fits on a GPU: private sums, sweeps of ALS and whole fits, beside the bytes that have to move.
 
-Needs a GPU that JAX finds. Entries are random; what is timed does not depend on their values. Peers are
-sums of the same size written plainly in JAX and, where it is there, in PyTorch.
+``python -m benchmarks gpu billion`` has private sums of a billion entries instead. Needs a GPU that JAX
+finds. Entries are random; what is timed does not depend on their values. Peers are sums of the same size
+written plainly in JAX and, where it is there, in PyTorch.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.kernels.numba.alternating import CORE, Features, padded_metric
 from sfumato.kernels.numba.normal import Ridge, Uncertainty
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.sites.device import DeviceSite, by_hand
 
 SHAPE, RANK, BANDWIDTH = (100_000, 20_000, 365), 16, 4.3e12
@@ -29,16 +31,23 @@ BILLION = 1_000_000_000
 _REPEATS = 5
 
 
-def run(quick: bool) -> list[Figure]:
+def run(quick: bool, *which: str) -> list[Figure]:
     from sfumato.kernels.jax import accelerated
 
+    for name in which:
+        if name not in PARTS:
+            raise SystemExit(f"there is no {name}; there are {', '.join(PARTS)}")
     if not accelerated():
         say("no GPU that JAX finds: nothing is measured")
         return []
+    return [figure for name in which or ("sizes",) for figure in PARTS[name](quick)]
+
+
+def _sizes(quick: bool) -> list[Figure]:
     figures = []
     for entries in (1_000_000,) if quick else SIZES:
         tensor = random_entries(entries)
-        site = DeviceSite(tensor, _threads())
+        site = _site(tensor)
         figures += _sums(site) + _sweep(site, entries)
         del site
         gc.collect()
@@ -50,23 +59,28 @@ def run(quick: bool) -> list[Figure]:
     return figures
 
 
-def run_billion() -> list[Figure]:
+def _billion(quick: bool) -> list[Figure]:
     """Private sums of a billion entries: on the device, and in chunks from the host's memory."""
-    tensor, figures = random_entries(BILLION), []
+    entries = 1_000_000 if quick else BILLION
+    tensor, figures = random_entries(entries), []
     for resident in (True, False):
-        site = DeviceSite(tensor, _threads())
+        site = _site(tensor)
         site._resident = resident and site._resident
-        say(f"a billion entries, {'on the device' if site._resident else 'streamed'}")
+        say(f"{entries:,} entries, {'on the device' if site._resident else 'streamed'}")
         figures += _sums(site, ("cp",))
         del site
         gc.collect()
     return figures
 
 
-def _threads() -> int:
+PARTS: dict[str, Callable[[bool], list[Figure]]] = {"sizes": _sizes, "billion": _billion}
+
+
+def _site(tensor: SparseTensor) -> DeviceSite:
+    """For CP models of the rank; the Tucker models here are no larger."""
     from sfumato.kernels.numba.threads import available_threads
 
-    return available_threads()
+    return DeviceSite(tensor, available_threads(), Shape.of(tensor.modes, (RANK,) * 3, "cp"))
 
 
 def random_entries(entries: int, shape: tuple[int, ...] = SHAPE) -> SparseTensor:
@@ -138,7 +152,7 @@ def _timed_sums(
 ) -> tuple[float, float]:
     """Seconds of the sums alone, and with copies of the model there and of the sums back."""
     whole = timed(lambda: site.entry_sums(model, block, features))
-    if by_hand(model):
+    if by_hand(model.ranks, model.free_core.size):
         return timed(_by_hand(site, model, block, features)), whole
     import jax
 
@@ -154,10 +168,9 @@ def _timed_sums(
 
 def _by_hand(site: DeviceSite, model: Multilinear, mode: int, features: Features) -> Callable[[], Any]:
     from sfumato.kernels.cuda.alternating import put, sums_there
-    from sfumato.kernels.cuda.entrywise import width_of
 
     entries, there = site.entries(mode), put(model, mode, features)
-    sizes = model.order, model.shape[mode], width_of(model.ranks[mode])
+    sizes = model.order, model.shape[mode], model.ranks[mode]
 
     return lambda: sums_there(*there, entries, *sizes).done()
 
@@ -195,7 +208,7 @@ def _sweep(site: DeviceSite, entries: int) -> list[Figure]:
 
 
 def _whole_fit(tensor: SparseTensor) -> Figure:
-    """A private fit from a tensor in memory to the model: 20 rounds at rank 16."""
+    """A private fit from a tensor in memory to the model, timed once: 20 rounds at rank 16."""
     from sfumato.solvers.private.alternating.solver import PrivateAlternating
 
     entries = tensor.n_entries

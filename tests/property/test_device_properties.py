@@ -6,6 +6,7 @@ Run on whatever JAX finds; here that is the processor, by the same source as on 
 from dataclasses import replace
 from math import inf, nan
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,10 +20,12 @@ from sfumato.kernels import jax as on_jax
 from sfumato.kernels.cuda import alternating as by_hands
 from sfumato.kernels.cuda import entrywise as by_hands_entrywise
 from sfumato.kernels.grid import grid
+from sfumato.kernels.jax import alternating as by_entry
 from sfumato.kernels.jax import entrywise
 from sfumato.kernels.numba.alternating import CORE, Features, padded_metric
 from sfumato.kernels.numba.normal import Ridge, Uncertainty, solve_rows
 from sfumato.models.multilinear import CPModel, TuckerModel
+from sfumato.models.shape import Shape
 from sfumato.sites import device as device_sites
 from sfumato.sites.device import DeviceSite, by_hand, use_gpu
 from sfumato.sites.memory import Site
@@ -35,7 +38,7 @@ SIZES = (5, 7, 3, 2)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """So that levels go over chunks and runs, and the last chunk is not full."""
-    monkeypatch.setattr(device_sites, "by_hand", lambda _: False)
+    monkeypatch.setattr(device_sites, "by_hand", lambda *_: False)
     monkeypatch.setattr(entrywise, "CHUNK", 32)
     monkeypatch.setattr(entrywise, "RUN", 4)
     monkeypatch.setattr(entrywise, "_FEW_LEVELS", 0.7)  # runs for modes of up to 5 levels
@@ -56,6 +59,11 @@ def model_of(kind, order, rng, size=1.0):
     model.free_core[:] = rng.normal(size=model.free_core.shape)
     model.biases[:] = 0.3 * rng.normal(size=model.biases.shape)
     return model.with_mean(0.4)
+
+
+def there(tensor, model):
+    kind = "tucker" if model.free_core.size else "cp"
+    return DeviceSite(tensor, 1, Shape.of(tensor.modes, model.ranks, kind))
 
 
 def features_of(model, block, rng, full):
@@ -81,13 +89,13 @@ def test_clipped_sums_are_those_of_the_processor(kind, order, seed, full):
     tensor, model = tensor_of(rng, order), model_of(kind, order, rng)
     for block in [*range(order), *([CORE] if kind == "tucker" else [])]:
         features = features_of(model, block, rng, full)
-        there = DeviceSite(tensor, 1).entry_sums(model, block, features)
+        sums = there(tensor, model).entry_sums(model, block, features)
         here = Site(tensor, 1).entry_sums(model, block, features)
-        assert there.shape == here.shape
-        assert there.dtype == np.int64
+        assert sums.shape == here.shape
+        assert sums.dtype == np.int64
         # An entry's numbers differ by the lower clips (2^-16 twice) and single precision.
         room = tensor.n_entries * features.bound / grid(features.bound) * 2.0**-14
-        assert np.abs(there - here).max() <= room
+        assert np.abs(sums - here).max() <= room
 
 
 @pytest.mark.parametrize(("kind", "order"), KINDS)
@@ -111,11 +119,67 @@ def test_one_entry_more_changes_sums_by_what_it_adds_and_no_more_than_the_bound(
         bound = features.bound / grid(features.bound)
 
         def sums(keep, block=block, features=features):
-            return DeviceSite(tensor.take(np.flatnonzero(keep)), 1).entry_sums(model, block, features)
+            return there(tensor.take(np.flatnonzero(keep)), model).entry_sums(model, block, features)
 
         alone = sums(np.arange(40) == less)
         assert (sums(np.ones(40, bool)) - sums(np.arange(40) != less) == alone).all()
         assert sum(int(n) ** 2 for n in alone.ravel()) <= int(bound) ** 2
+
+
+def nearly_singular(rng, size):
+    """A model, a metric, and a tensor whose entries have a level of the first mode each.
+
+    Features are small differences of large numbers: they come out in another way wherever they are
+    rounded in another way.
+    """
+    levels, rank = 64, 16
+    model = CPModel.zeros((levels, levels, 3), rank)
+    model.factors[0][:] = rng.normal(size=(levels, rank))
+    rows = rng.normal(size=(levels, rank))
+    model.factors[1][:] = size * (rows - rows.mean(1, keepdims=True))
+    model.factors[2][:] = 1.0
+    metric = np.ones((rank, rank)) + 1e-6 * rng.normal(size=(rank, rank))
+    cells = np.stack([np.arange(levels), rng.permutation(levels), rng.integers(0, 3, levels)])
+    modes = tuple(Mode(f"m{m}", n) for m, n in enumerate(model.shape))
+    tensor = SparseTensor(cells.astype(np.int32), 9 * rng.normal(size=levels), modes)
+    return model, Features(padded_metric(metric), 1.3, 0.9, 0.7), tensor
+
+
+def lengths_of(sums):
+    """Squared, by level, in whole numbers."""
+    return [sum(int(number) ** 2 for number in level) for level in sums]
+
+
+@examples
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([1e7, 1e10, 1e15]))
+def test_what_cancels_is_bounded_too_and_near_the_bound_not_left_out(seed, size):
+    model, features, tensor = nearly_singular(np.random.default_rng(seed), size)
+    bound = int(features.bound / grid(features.bound)) ** 2
+    lengths = lengths_of(there(tensor, model).entry_sums(model, 0, features))
+    assert max(lengths) <= bound
+    assert sum(length >= 0.9998 * bound for length in lengths) > 50
+
+
+@examples
+@given(seed=st.integers(0, 10**6), numbers=st.sampled_from([2, 5, 17, 65]))
+def test_numbers_are_added_as_they_are_or_not_at_all(seed, numbers):
+    """Lengths lie around the bound, by less than single precision can tell."""
+    rng, levels, bound = np.random.default_rng(seed), 200, 2**30
+    given = rng.normal(size=(levels, numbers))
+    given *= (
+        bound * rng.uniform(1 - 2e-5, 1 + 1e-6, (levels, 1)) / np.linalg.norm(given, axis=1)[:, None]
+    )
+    given = np.trunc(given).astype(np.float32)
+    at = np.arange(levels, dtype=np.int32)
+    chunk = entrywise.Chunk(None, np.zeros(levels), None, at, None, None, np.int32(levels))
+    limit = np.float32(float(bound) ** 2 * by_entry._FITS)
+    with on_jax.double_precision():
+        out = np.zeros((levels, numbers), np.int64)
+        sums = np.asarray(by_entry._add_fitting(out, given, limit, chunk, 0))
+    added = sums.any(1)
+    assert (sums[added] == given[added].astype(np.int64)).all()
+    assert max(lengths_of(sums)) <= bound**2
+    assert 20 < added.sum() < 180
 
 
 # -- sums by hand, on a simulator -----------------------------------------------------------------
@@ -142,16 +206,16 @@ def test_sums_by_hand_are_those_of_the_processor(hands, rank, resident):
     for factor in model.factors:
         factor[:] = rng.normal(size=factor.shape)
     model.biases[:] = 0.3 * rng.normal(size=model.biases.shape)
-    site = DeviceSite(tensor, 1)
+    site = there(tensor, model)
     site._resident = resident
     for block in range(3):
         for full, bias in ((True, 0.7), (False, 0.0)):
             features = features_of(model, block, rng, full)._replace(bias=bias)
-            there, here = (each.entry_sums(model, block, features) for each in (site, Site(tensor, 1)))
-            assert there.shape == here.shape
-            assert there.dtype == np.int64
+            sums, here = (each.entry_sums(model, block, features) for each in (site, Site(tensor, 1)))
+            assert sums.shape == here.shape
+            assert sums.dtype == np.int64
             room = tensor.n_entries * features.bound / grid(features.bound) * 2.0**-14
-            assert np.abs(there - here).max() <= room
+            assert np.abs(sums - here).max() <= room
     assert ("entries", 0) in site._kept
 
 
@@ -168,7 +232,7 @@ def test_by_hand_too_one_entry_more_adds_what_it_has_and_no_more_than_the_bound(
     less = rng.integers(20)
 
     def sums(keep):
-        return DeviceSite(tensor.take(np.flatnonzero(keep)), 1).entry_sums(model, 0, features)
+        return there(tensor.take(np.flatnonzero(keep)), model).entry_sums(model, 0, features)
 
     alone = sums(np.arange(20) == less)
     assert (sums(np.ones(20, bool)) - sums(np.arange(20) != less) == alone).all()
@@ -179,16 +243,35 @@ def test_by_hand_too_sound_entries_are_clipped_and_not_left_out(hands):
     rng = np.random.default_rng(1)
     tensor, model = tensor_of(rng, 3, 1), model_of("cp", 3, rng, 50.0)
     features = features_of(model, 0, rng, full=True)
-    sums = DeviceSite(tensor, 1).entry_sums(model, 0, features)
+    sums = there(tensor, model).entry_sums(model, 0, features)
     length = np.linalg.norm(sums.astype(float)) * grid(features.bound)
     assert 0.9999 * features.bound <= length <= features.bound
 
 
-def test_only_cp_of_small_rank_is_summed_by_hand():
+def test_by_hand_too_what_cancels_is_bounded_and_near_the_bound_not_left_out(hands):
+    model, features, tensor = nearly_singular(np.random.default_rng(5), 1e7)
+    bound = int(features.bound / grid(features.bound)) ** 2
+    lengths = lengths_of(there(tensor, model).entry_sums(model, 0, features))
+    assert max(lengths) <= bound
+    assert sum(length >= 0.9998 * bound for length in lengths) > 50
+
+
+def test_what_kernels_by_hand_read_is_held_until_they_have_ended(hands):
     rng = np.random.default_rng(0)
-    assert by_hand(model_of("cp", 3, rng))
-    assert not by_hand(model_of("tucker", 3, rng))
-    assert not by_hand(CPModel.zeros((3, 4), 33))
+    tensor, model = tensor_of(rng, 3), model_of("cp", 3, rng)
+    given = by_hands.put(model, 0, features_of(model, 0, rng, full=True))
+    entries = there(tensor, model).entries(0)
+    made = by_hands.sums_there(*given, entries, 3, model.shape[0], model.ranks[0])
+    held = [id(array) for part in made.reads[:2] for array in part]
+    assert held == [id(array) for part in given for array in part]
+    assert made.reads[2] is entries
+
+
+def test_only_cp_of_small_rank_is_summed_by_hand():
+    assert by_hand((3, 3, 3), 0)
+    assert not by_hand((2, 3, 2), 12)
+    assert not by_hand((33, 33), 0)
+    assert not by_hand((3,), 0)
 
 
 # -- larger than the device -----------------------------------------------------------------------
@@ -199,9 +282,9 @@ def test_chunks_that_do_not_fit_the_device_are_streamed(kind, order, monkeypatch
     rng = np.random.default_rng(1)
     tensor, model = tensor_of(rng, order), model_of(kind, order, rng)
     features = features_of(model, 0, rng, full=True)
-    kept = DeviceSite(tensor, 1)
+    kept = there(tensor, model)
     monkeypatch.setattr(on_jax, "free_memory", lambda: 100)
-    streamed = DeviceSite(tensor, 1)
+    streamed = there(tensor, model)
     assert [kept._resident, streamed._resident] == [True, False]
     sums = [site.entry_sums(model, 0, features) for site in (kept, streamed)]
     assert (sums[0] == sums[1]).all()
@@ -215,7 +298,7 @@ def test_sound_entries_are_clipped_and_not_left_out(seed):
     rng = np.random.default_rng(seed)
     tensor, model = tensor_of(rng, 3, 1), model_of("cp", 3, rng, 50.0)
     features = features_of(model, 0, rng, full=True)
-    sums = DeviceSite(tensor, 1).entry_sums(model, 0, features)
+    sums = there(tensor, model).entry_sums(model, 0, features)
     length = np.linalg.norm(sums.astype(float)) * grid(features.bound)
     assert 0.9999 * features.bound <= length <= features.bound
 
@@ -228,7 +311,7 @@ def test_normal_equations_and_rows_are_those_of_the_processor(kind, order, uncer
     rng = np.random.default_rng(seed)
     tensor, model = tensor_of(rng, order), model_of(kind, order, rng)
     uncertainty = uncertainty_of(model, rng, uncertain)
-    sites = Site(tensor, 1), DeviceSite(tensor, 1)
+    sites = Site(tensor, 1), there(tensor, model)
     left = [site.residual_sums(model, uncertainty) for site in sites]
     np.testing.assert_allclose(left[0], left[1], rtol=1e-5)
     for mode in range(order):
@@ -284,6 +367,29 @@ def test_open_fits_agree(a_gpu, monkeypatch, ridge):
     )
 
 
+@pytest.mark.parametrize("by", ["JAX", "hand"])
+def test_entries_stay_where_a_fit_leaves_room_for_them(by, monkeypatch):
+    """Their own size beside what the fit works with, to a chunk."""
+    monkeypatch.setattr(device_sites, "by_hand", lambda *_: by == "hand")
+    tensor, model = tensor_of(np.random.default_rng(1), 3), model_of("cp", 3, np.random.default_rng(1))
+    works = device_sites.working_bytes(Shape.of(tensor.modes, model.ranks, "cp"), private=False)
+    for chunks, stays in ((3, False), (12, True)):
+        room = works + chunks * 3 * entrywise.bytes_there(entrywise.CHUNK, 3)
+        monkeypatch.setattr(on_jax, "free_memory", lambda room=room: room)
+        assert there(tensor, model)._resident == stays
+
+
+@pytest.mark.parametrize("ranks", [(1, 1), (16,) * 3, (33,) * 3, (64,) * 4, (2048, 2048)])
+@pytest.mark.parametrize("tucker", [False, True])
+def test_what_is_made_of_a_chunk_stays_within_its_share(ranks, tucker, monkeypatch):
+    monkeypatch.undo()
+    core = int(np.prod(ranks)) if tucker else 0
+    entries, each = entrywise.chunk_size(ranks, core), entrywise.entry_bytes(ranks, core)
+    assert entries == 1 << (entries.bit_length() - 1) <= entrywise.CHUNK
+    assert entries == 1 or entries * each <= entrywise.SCRATCH
+    assert entries == entrywise.CHUNK or 2 * entries * each > entrywise.SCRATCH
+
+
 def private(device, **settings):
     privacy = sf.Privacy(
         epsilon=5.0,
@@ -322,17 +428,65 @@ def test_what_cannot_be_done_is_said_before_a_charge(tmp_path, a_gpu, monkeypatc
     monkeypatch.setattr(on_jax, "accelerated", lambda: False)
     with pytest.raises(SettingError, match="finds no GPU"):
         private("gpu", ledger=ledger).fit(sf.prepare.clip(PLANTED, (-9.0, 9.0)))
-    assert not ledger.exists() or len(ledger.read_text().splitlines()) < 2
+    assert not ledger.exists()
     monkeypatch.setattr(device_sites, "find_spec", lambda _: None)
     with pytest.raises(SettingError, match="needs JAX"):
         use_gpu("gpu")
     assert not use_gpu("auto")
-    assert devices.placed("auto", sf.ALS(), None) is None
+    assert devices.placed("auto", sf.ALS(), None, None) is None
 
 
-def test_too_little_memory_is_said_with_the_numbers(monkeypatch):
-    monkeypatch.setattr(on_jax, "total_memory", lambda: 2**30)
-    model = model_of("cp", 3, np.random.default_rng(0))
-    site = DeviceSite(tensor_of(np.random.default_rng(0), 3), 1)
-    with pytest.raises(SettingError, match=r"GiB on the GPU, which has 1\.0"):
-        site.entry_sums(model, 0, features_of(model, 0, np.random.default_rng(0), full=True))
+def test_a_device_that_jax_is_told_to_take_and_does_not_find_is_none(monkeypatch):
+    def missing():
+        raise RuntimeError("Unable to initialize backend 'cuda'")
+
+    monkeypatch.setattr(jax, "devices", missing)
+    on_jax.accelerated.cache_clear()
+    try:
+        assert not use_gpu("auto")
+        with pytest.raises(SettingError, match="JAX has nothing"):
+            use_gpu("gpu")
+    finally:
+        on_jax.accelerated.cache_clear()
+
+
+def test_too_little_memory_is_said_before_a_charge_and_with_the_numbers(tmp_path, a_gpu, monkeypatch):
+    monkeypatch.setattr(on_jax, "total_memory", lambda: 1000)
+    ledger, tensor = tmp_path / "data.ledger", sf.prepare.clip(PLANTED, (-9.0, 9.0))
+    with pytest.raises(SettingError, match="for sums of 30 x 20 x 6 levels at rank 2, and JAX's share"):
+        private("gpu", ledger=ledger).fit(tensor)
+    assert not ledger.exists()
+    with pytest.raises(SettingError, match=r"JAX's share of the card is 0\.0 GiB"):
+        sf.CP(2, device="gpu").fit(PLANTED)
+    left = private("auto").fit(tensor)  # to the processors
+    assert (left.model_.rows == private("cpu").fit(tensor).model_.rows).all()
+
+
+def test_what_is_needed_grows_with_what_is_planned():
+    def needed(levels, ranks, kind="cp", private=True):
+        modes = [Mode("user", levels), Mode("item", 50), Mode("day", 30)]
+        return device_sites.working_bytes(Shape.of(modes, ranks, kind), private)
+
+    assert needed(10**6, (4,) * 3) - needed(10, (4,) * 3) >= 10**6 * 8 * 5
+    gram = needed(10**6, (4,) * 3, private=False) - needed(10, (4,) * 3, private=False)
+    assert gram >= 10**6 * 4 * 4 * 4 * 4
+    assert needed(10, (4,) * 3, "tucker") > needed(10, (4,) * 3)
+
+
+def test_memory_that_gives_out_in_a_fit_is_said_alike_whatever_the_data(a_gpu, monkeypatch):
+    def full(*_):
+        raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {next(sizes)} bytes")
+
+    sizes = iter(range(2))
+    monkeypatch.setattr("sfumato.kernels.jax.alternating.put", full)
+    said = []
+    for tensor in (PLANTED, PLANTED.take(np.arange(700))):
+        with pytest.raises(SettingError, match="does not suffice") as raised:
+            private("gpu").fit(sf.prepare.clip(tensor, (-9.0, 9.0)))
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+
+
+def test_other_errors_of_jax_are_told_as_they_are():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), on_jax.within_memory():
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")

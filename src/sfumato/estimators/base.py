@@ -337,11 +337,11 @@ class TensorEstimator(Answering, Reporting, ABC):
         source = source.checked(self.duplicates, plan.shape.dtype)
         received = source.received if isinstance(source, ReceivedSource) else None
         promise = None if received is None else promised(received, plan.shape)  # before the work
-        there = placed(self.device, plan.solver, source, engine=self.engine)
+        there = placed(self.device, plan.solver, source, plan.shape, engine=self.engine)
         if there is None:
             answering = source.engine(self.engine, source.cut_by, self._threads)
         else:
-            plan, answering = in_whole_modes(plan), there.on_device(self._threads)
+            plan, answering = in_whole_modes(plan), there.on_device(self._threads, plan.shape)
         with answering as engine, self._watched() as progress:
             result = carry_out(plan, engine, progress)
             self.scatter_: float | None = _scatter(result, engine)
@@ -365,12 +365,18 @@ class TensorEstimator(Answering, Reporting, ABC):
             together = source.cut_by
         sites = 1 if facts.trust.kind == "one owner" else facts.trust.sites
         there = placed(
-            self.device, plan.task.solver, source, sites, self.engine, whole=facts.whole_units
+            self.device,
+            plan.task.solver,
+            source,
+            facts.shape,
+            sites,
+            self.engine,
+            whole=facts.whole_units,
         )
         if there is None:
             answering = source.engine(self.engine, together, self._threads, sites)
         else:
-            answering = there.on_device(self._threads)
+            answering = there.on_device(self._threads, facts.shape)
         with answering as engine, self._watched() as progress:
             period = privacy.period or ""
             result = carry_out_private(plan, engine, ledger, entropy, progress, period=period)

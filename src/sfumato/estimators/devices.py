@@ -9,7 +9,7 @@ from sfumato.errors import SettingError
 from sfumato.estimators.sources import Source, TensorSource
 from sfumato.fit.plan import Plan
 from sfumato.models.shape import Shape
-from sfumato.sites.device import use_gpu
+from sfumato.sites.device import lacking_memory, use_gpu
 from sfumato.solvers.least_squares.als import ALS
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.surface import setting
@@ -18,12 +18,20 @@ _WHOLE_MODE = 1 << 40  # bytes of Gram matrices: a device has them all at once
 
 
 def placed(
-    device: str, solver: Any, source: Source, sites: int = 1, engine: Any = None, whole: bool = False
+    device: str,
+    solver: Any,
+    source: Source,
+    shape: Shape,
+    sites: int = 1,
+    engine: Any = None,
+    whole: bool = False,
 ) -> TensorSource | None:
     """Entries that go to a GPU, or None where the fit is left to processors; an error where it must and
     cannot.
 
-    ``whole`` units add up what their entries have, for which there is no kernel there.
+    To be asked before anything is charged. What is planned, a model of this ``shape``, has to fit the
+    GPU whatever the entries are. ``whole`` units add up what their entries have, for which there is no
+    kernel there.
     """
     if device == "cpu":
         return None
@@ -37,15 +45,21 @@ def placed(
             f"values or entries are protected, and this is a fit by {solver.name!r}",
         )
         return None
-    return source if use_gpu(device) else None
+    if not use_gpu(device):
+        return None
+    lacking = lacking_memory(shape, private=type(solver) is PrivateAlternating)
+    if lacking is not None:
+        _refuse(device, lacking, "a smaller rank, ")
+        return None
+    return source
 
 
-def _refuse(device: str, reason: str) -> None:
+def _refuse(device: str, reason: str, instead: str = "") -> None:
     """Only where a GPU was asked for by name."""
     if device == "gpu":
         raise SettingError(
-            f"{setting('device', 'gpu')} {reason}: use {setting('device', 'cpu')}, or 'auto', which "
-            "takes a GPU where it can"
+            f"{setting('device', 'gpu')} {reason}: use {instead}{setting('device', 'cpu')}, or 'auto', "
+            "which takes a GPU where it can"
         )
 
 

@@ -22,6 +22,7 @@ from sfumato.errors import SettingError
 from sfumato.estimators.intake import admitted, as_tensor, cast, checked
 from sfumato.fit.admit import Protected, check_labels
 from sfumato.models.losses import LOSSES, Loss
+from sfumato.models.shape import Shape
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.units import Public, Unit
 from sfumato.sites.device import DeviceSite
@@ -159,9 +160,9 @@ class TensorSource(Source):
         parts = cut_by(self.tensor, together, settings.workers)
         return settings.open([partial(Site, part) for part in parts])
 
-    def on_device(self, threads: int) -> Engine:
-        """The same on a GPU."""
-        return Local(DeviceSite(self.tensor, threads))
+    def on_device(self, threads: int, shape: Shape) -> Engine:
+        """The same on a GPU, for a model of this shape."""
+        return Local(DeviceSite(self.tensor, threads, shape))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from sfumato.checks import check_kind, check_text, given
 from sfumato.data.shards import Shards
 from sfumato.data.tensor import Mode
 from sfumato.errors import SettingError
+from sfumato.estimators.devices import placed
 from sfumato.estimators.intake import as_tensor
 from sfumato.estimators.sources import TensorSource
 from sfumato.fit.admit import Protected
@@ -80,7 +81,10 @@ def update(estimator: TensorEstimator, X: Any, y: Any, privacy: Privacy, by: str
     plan = estimator._plan_for(rest, privacy, protected, told)
     warn_of(plan.caveats)
     facts = plan.task.facts
-    with rest.engine(None, 0, estimator._threads) as engine, estimator._watched() as progress:
+    device, threads = estimator.device, estimator._threads
+    there = placed(device, plan.task.solver, rest, facts.shape, whole=facts.whole_units)
+    answering = rest.engine(None, 0, threads) if there is None else there.on_device(threads, facts.shape)
+    with answering as engine, estimator._watched() as progress:
         period = privacy.period or ""
         found = carry_out_private(plan, engine, ledger, entropy, progress, period=period)
     last = last._replace(told=told)

@@ -6,6 +6,7 @@ numbers, to the rounding of single precision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,6 +17,7 @@ from sfumato.errors import SettingError
 from sfumato.kernels.numba.alternating import Features
 from sfumato.kernels.numba.normal import NormalEquations, Uncertainty
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
 from sfumato.surface import setting
 from sfumato.types import Array
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "gpu", "auto"]
 DEVICES = get_args(Device)
-_SHARE = 0.6  # of a device's free memory that entries may take
-_SCRATCH = 3 << 30  # bytes that chunks take while they are worked on, at rank 64
+_SHARE = 0.9  # of the memory that a fit leaves free: it may be free in pieces
+_GIB = 2.0**30
 
 
 def use_gpu(device: str) -> bool:
@@ -41,44 +43,91 @@ def use_gpu(device: str) -> bool:
             f"{setting('device', 'gpu')} needs JAX with CUDA: pip install 'sfumato[gpu]', or use "
             f"{setting('device', 'auto')} to fit on processors where there is none"
         )
-    from sfumato.kernels.jax import accelerated
+    from sfumato.kernels.jax import accelerated, platforms
 
     if not accelerated() and device == "gpu":
-        import jax
-
-        found = ", ".join(sorted({each.platform for each in jax.devices()}))
+        found = ", ".join(sorted(platforms()))
         raise SettingError(
-            f"{setting('device', 'gpu')} finds no GPU: JAX has {found} alone. Check `nvidia-smi` and "
-            f"that JAX has CUDA (pip install 'sfumato[gpu]'), or use {setting('device', 'auto')}"
+            f"{setting('device', 'gpu')} finds no GPU: JAX has {found or 'nothing'} alone. Check "
+            "`nvidia-smi` and that JAX has CUDA (pip install 'sfumato[gpu]'), or use "
+            f"{setting('device', 'auto')}"
         )
     return bool(accelerated())
 
 
-def by_hand(model: Multilinear) -> bool:
+def by_hand(ranks: Sequence[int], core_size: int) -> bool:
     """Whether private sums of a model are made by hand: of CP of small rank, where numba-cuda is."""
     from sfumato.kernels.cuda import MOST_RANK, installed
 
-    return not model.free_core.size and model.ranks[0] <= MOST_RANK and model.order > 1 and installed()
+    return not core_size and ranks[0] <= MOST_RANK and len(ranks) > 1 and installed()
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def working_bytes(shape: Shape, private: bool) -> int:
+    """What a fit takes on a device beside entries that stay there; of public numbers alone."""
+    levels, rank = max(shape.sizes), max(shape.ranks)
+    parameters = 4 * sum(shape.sizes) * (2 * rank + 2)  # rows and biases, each with its variance
+    if private:
+        sums = 2 * 8 * max(levels * (rank + 1), shape.core_size + 1)
+    else:  # Gram matrices; to solve with them takes as much three times more
+        sums = 4 * 4 * levels * rank * (rank + 3)
+    return parameters + sums + _chunk_bytes(shape, private)
+
+
+def _chunk_bytes(shape: Shape, private: bool) -> int:
+    """Of the chunk that is worked on, with all that is made of it, and of those that come after it."""
+    from sfumato.kernels.jax.entrywise import bytes_there, chunk_size, entry_bytes
+
+    if private and by_hand(shape.ranks, shape.core_size):
+        from sfumato.kernels.cuda.entrywise import bytes_streamed
+
+        return bytes_streamed(shape.order)
+    entries = chunk_size(shape.ranks, shape.core_size)
+    return entries * entry_bytes(shape.ranks, shape.core_size) + bytes_there(3 * entries, shape.order)
+
+
+def lacking_memory(shape: Shape, private: bool) -> str | None:
+    """What to say of a fit for which a GPU has too little memory, whatever its entries are."""
+    from sfumato.kernels.jax import total_memory
+
+    total, needed = total_memory(), working_bytes(shape, private)
+    if total is None or needed <= total:
+        return None
+    sizes = " x ".join(f"{n:,}" for n in shape.sizes)
+    return (
+        f"takes {needed / _GIB:.1f} GiB on the GPU for sums of {sizes} levels at rank "
+        f"{max(shape.ranks)}, and JAX's share of the card is {total / _GIB:.1f} GiB "
+        "(XLA_PYTHON_CLIENT_MEM_FRACTION sets it)"
+    )
+
+
+# -- sums -----------------------------------------------------------------------------------------
 
 
 class DeviceSite(Site):
-    """Entries whose sums by mode are made on JAX's first device."""
+    """Entries whose sums by mode are made on JAX's first device, for models of a planned shape."""
 
-    def __init__(self, tensor: SparseTensor, threads: int) -> None:
+    def __init__(self, tensor: SparseTensor, threads: int, shape: Shape) -> None:
         super().__init__(tensor, threads)
-        # Held by the device for one mode after the other as they are asked for; all or none stay.
         from sfumato.kernels.jax import free_memory
-        from sfumato.kernels.jax.entrywise import needed_bytes
+        from sfumato.kernels.jax.entrywise import bytes_there, chunk_size
 
-        free = free_memory()
-        needed = tensor.order * needed_bytes(tensor.n_entries, tensor.order, bool(self.weights.size))
-        self._resident = free is None or needed <= _SHARE * free
+        self._chunk = chunk_size(shape.ranks, shape.core_size)
+        # Held by the device for one mode after the other as they are asked for; all or none stay.
+        free, filled = free_memory(), tensor.n_entries + self._chunk
+        needed = tensor.order * bytes_there(filled, tensor.order)
+        # Private sums take less than Gram matrices: for these there is room to spare.
+        left = None if free is None else free - working_bytes(shape, private=False)
+        self._resident = left is None or needed <= _SHARE * left
 
     def chunks(self, mode: int) -> Chunks:
         """The entries sorted by a mode, for kernels on the device."""
         from sfumato.kernels.jax.entrywise import Chunks
 
-        return self.kept(("chunks", mode), lambda: Chunks(self.by_mode(mode), mode, self._resident))
+        given = mode, self._resident, self._chunk
+        return self.kept(("chunks", mode), lambda: Chunks(self.by_mode(mode), *given))
 
     def entries(self, mode: int) -> Entries:
         """The same for sums by hand."""
@@ -91,40 +140,31 @@ class DeviceSite(Site):
     ) -> NormalEquations:
         if uncertainty.present and model.free_core.size:  # its designs' variances have no kernel there
             return super().normal_equations(model, uncertainty, mode, low, high)
+        from sfumato.kernels.jax import within_memory
         from sfumato.kernels.jax.normal import normal_equations
 
-        self._check_memory(model, model.shape[mode] * (model.ranks[mode] + 3) * model.ranks[mode] * 12)
         counts = np.asarray(self.by_mode(mode).total_weights)
-        sums = NormalEquations(*normal_equations(model, uncertainty, self.chunks(mode), counts))
+        with within_memory():
+            sums = NormalEquations(*normal_equations(model, uncertainty, self.chunks(mode), counts))
         return sums if (low, high) == (0, model.shape[mode]) else sums.part(low, high)
 
     def residual_sums(self, model: Multilinear, uncertainty: Uncertainty) -> tuple[float, float]:
         if uncertainty.present and model.free_core.size:
             return super().residual_sums(model, uncertainty)
+        from sfumato.kernels.jax import within_memory
         from sfumato.kernels.jax.normal import residual_sums
 
-        return residual_sums(model, uncertainty, self.chunks(0))
+        with within_memory():
+            return residual_sums(model, uncertainty, self.chunks(0))
 
     def entry_sums(self, model: Multilinear, block: int, features: Features) -> Array:
-        size = model.shape[max(block, 0)] * (features.metric.shape[1] + 1) * 16
-        self._check_memory(model, size)
-        if by_hand(model):
-            from sfumato.kernels.cuda import alternating
+        from sfumato.kernels.jax import within_memory
 
-            return alternating.entry_sums(model, block, features, self.entries(block))
-        from sfumato.kernels.jax.alternating import entry_sums
+        with within_memory():
+            if by_hand(model.ranks, model.free_core.size):
+                from sfumato.kernels.cuda import alternating
 
-        return entry_sums(model, block, features, self.chunks(max(block, 0)))
+                return alternating.entry_sums(model, block, features, self.entries(block))
+            from sfumato.kernels.jax.alternating import entry_sums
 
-    def _check_memory(self, model: Multilinear, sums: int) -> None:
-        """That parameters, sums and the scratch of a chunk fit; by public sizes alone."""
-        from sfumato.kernels.jax import total_memory
-
-        total, needed = total_memory(), sums + 2 * model.rows.nbytes + _SCRATCH
-        sizes = " x ".join(f"{n:,}" for n in model.shape)
-        if total is not None and needed > total:
-            raise SettingError(
-                f"the sums of {sizes} levels take {needed / 2**30:.1f} GiB on the GPU, which has "
-                f"{total / 2**30:.1f}: use a smaller rank, or "
-                f"{setting('device', 'cpu')}"
-            )
+            return entry_sums(model, block, features, self.chunks(max(block, 0)))

@@ -244,6 +244,16 @@ def test_other_promises_are_refused_before_anything_is_charged(
     assert not (tmp_path / "another").exists()
 
 
+def test_a_gpu_that_is_not_there_is_not_passed_over(tmp_path: Path) -> None:
+    model = fitted(tmp_path, method="alternating")
+    model.device, before = "gpu", (tmp_path / "ledger").read_bytes()
+    with pytest.raises(SettingError, match="device"):
+        model.partial_fit(drawn(100, 1), period="1")
+    assert (tmp_path / "ledger").read_bytes() == before
+    model.device = "auto"
+    model.partial_fit(drawn(100, 1), period="1")
+
+
 def test_other_data_are_refused(tmp_path: Path) -> None:
     model, new = fitted(tmp_path), drawn(100, 1)
     with pytest.raises(SettingError, match="bounds"):

@@ -25,15 +25,13 @@ from sfumato.kernels.cuda.entrywise import (
     width_of,
     zeros,
 )
-from sfumato.kernels.grid import grid
+from sfumato.kernels.jax.alternating import clips
 from sfumato.types import Array
 
 if TYPE_CHECKING:
     from sfumato.kernels.numba.alternating import Features
     from sfumato.models.multilinear import Multilinear
 
-_BELOW = 1 - 2.0**-16  # of lengths: single precision is wrong by less
-_FITS = 1 - 2.0**-17  # of squared lengths: sums of up to 33 squares are wrong by less
 _NONE, _ONE, _MOST = np.float32(0), np.float32(1), np.float32(2**30)
 _NOWHERE = np.int32(-1)
 
@@ -48,7 +46,7 @@ def _kernel(order: int, width: int) -> Any:
 
     @cuda.jit
     def kernel(  # type: ignore[no-untyped-def]
-        rows, biases, mean, firsts, others, values, levels, present, metric, clips, out
+        rows, biases, mean, firsts, others, values, levels, present, metric, limits, out
     ):
         design = cuda.shared.array(tiled, np.float32)
         whole = cuda.shared.array(tiled, np.float32)  # features first, then their steps
@@ -56,7 +54,8 @@ def _kernel(order: int, width: int) -> Any:
         index = cuda.shared.array(indexed, np.int32)
         at = cuda.shared.array(TILE, np.int32)
         thread = cuda.threadIdx.x
-        length, most, bias, step, limit = clips[0], clips[1], clips[2], clips[3], clips[4]
+        length, most, bias, step, limit = limits[0], limits[1], limits[2], limits[3], limits[4]
+        rank = out.shape[1] - 1  # columns of features; those after them are zero
         for k in range(thread, width * width, TILE):
             turn[k // width, k % width] = metric[k // width, k % width]
         column, group = thread % width, thread // width
@@ -116,27 +115,28 @@ def _kernel(order: int, width: int) -> Any:
             for k in range(width):
                 e = group * width + k
                 if at[e] != level:
-                    if level >= 0:
+                    if level >= 0 and column < rank:
                         cuda.atomic.add(out, (level, column), total)
                         if column == 0:
-                            cuda.atomic.add(out, (level, width), of_biases)
+                            cuda.atomic.add(out, (level, rank), of_biases)
                     level, total, of_biases = at[e], np.int64(0), np.int64(0)
                 total += np.int64(whole[e, column])
                 if column == 0:
                     of_biases += np.int64(whole[e, width])
-        if level >= 0:
+        if level >= 0 and column < rank:
             cuda.atomic.add(out, (level, column), total)
             if column == 0:
-                cuda.atomic.add(out, (level, width), of_biases)
+                cuda.atomic.add(out, (level, rank), of_biases)
 
     return kernel
 
 
 def sums_there(
-    model_there: Any, how: Any, entries: Entries, order: int, levels: int, width: int
+    model_there: Any, how: Any, entries: Entries, order: int, levels: int, rank: int
 ) -> Written:
     """The sums, being made on the device: of parameters and clips that are there."""
-    out, kernel = zeros((levels, width + 1), np.int64), _kernel(order, width)
+    out = zeros((levels, rank + 1), np.int64, reads=(model_there, how, entries))
+    kernel = _kernel(order, width_of(rank))
     for chunk in entries:
         kernel[chunk.blocks, TILE](*model_there, *chunk, *how, out.seen)
     return out
@@ -148,15 +148,16 @@ def put(model: Multilinear, mode: int, features: Features) -> tuple[Any, Any]:
     given = features.metric[:, :rank]
     metric = np.zeros((width, width), np.float32)
     metric[:rank, :rank] = np.diag(given[0]) if given.shape[0] == 1 else given
-    bound, step = features.bound, grid(features.bound)
-    clips = (features.length * _BELOW, features.target * _BELOW, features.bias, step)
-    numbers = np.array([*clips, (bound / step) ** 2 * _FITS], np.float32)
-    return parameters(model, mode), (there(metric), there(numbers))
+    p = parameters(model, mode)
+    rows, biases, firsts, *how = there(
+        p.rows, p.biases, p.firsts, metric, np.array(clips(features), np.float32)
+    )
+    return p._replace(rows=rows, biases=biases, firsts=firsts), tuple(how)
 
 
 def entry_sums(model: Multilinear, mode: int, features: Features, entries: Entries) -> Array:
     """Sums by entry for each level of the mode, in steps of the bound's grid."""
-    rank, width = model.ranks[mode], width_of(model.ranks[mode])
-    sums = sums_there(*put(model, mode, features), entries, model.order, model.shape[mode], width)
-    columns = [*range(rank), *([width] if features.bias else [])]
-    return np.ascontiguousarray(np.asarray(sums.done())[:, columns])
+    rank, levels = model.ranks[mode], model.shape[mode]
+    made = sums_there(*put(model, mode, features), entries, model.order, levels, rank)
+    sums = np.asarray(made.done())
+    return sums if features.bias else sums[:, :rank]

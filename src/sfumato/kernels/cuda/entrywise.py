@@ -16,7 +16,7 @@ import numpy as np
 from numba import config, cuda
 
 from sfumato.kernels.jax import double_precision
-from sfumato.kernels.jax.entrywise import Chunks
+from sfumato.kernels.jax.entrywise import Chunks, bytes_there
 from sfumato.types import Array
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 TILE = 128  # entries
 TILES = 4  # that a block works on one after the other
 CHUNK = 1 << 24  # entries at a time: nothing is made of them that would take memory
+_AT_ONCE = 3  # chunks on the device: one is summed, the next is there, and one more is on its way
 
 
 def width_of(rank: int) -> int:
@@ -49,25 +50,36 @@ class Seen(NamedTuple):
 
 
 class Entries:
-    """Entries sorted by a mode, as kernels see them: looked at once where they stay on the device."""
+    """Entries sorted by a mode, as kernels see them: looked at once where they stay on the device.
+
+    Chunks are no larger than the entries: kernels are the same for any size, and what an entry adds is
+    made by one thread of it.
+    """
 
     def __init__(self, entries: ByMode, mode: int, resident: bool) -> None:
         size = max(1, min(CHUNK, entries.values.shape[0]))
-        self._chunks = Chunks(entries, mode, resident, size)
-        self._kept = [_seen(chunk) for chunk in self._chunks] if resident else []
+        self._chunks = Chunks(entries, mode, resident, size, in_runs=False)
+        self._kept = list(map(_seen, self._chunks, self._chunks.presents)) if resident else []
 
     def __iter__(self) -> Iterator[Seen]:
         if self._chunks.resident:
             yield from self._kept
             return
-        for chunk in self._chunks:
-            yield _seen(chunk)
-            cuda.synchronize()  # its memory is used again
+        for chunk, present in zip(self._chunks, self._chunks.presents, strict=True):
+            cuda.synchronize()  # those who read what was seen before; the next copy has begun by now
+            seen = _seen(chunk, present)
+            yield seen
+        cuda.synchronize()
 
 
-def _seen(chunk: Chunk) -> Seen:
+def _seen(chunk: Chunk, present: int) -> Seen:
     others, values, levels = map(view, (chunk.others, chunk.values, chunk.levels))
-    return Seen(others, values, levels, int(chunk.present))
+    return Seen(others, values, levels, present)
+
+
+def bytes_streamed(order: int) -> int:
+    """That chunks take on the device, where they come one after the other."""
+    return _AT_ONCE * bytes_there(CHUNK, order)
 
 
 def view(array: Any) -> Any:
@@ -77,20 +89,25 @@ def view(array: Any) -> Any:
     return cuda.as_cuda_array(jax.block_until_ready(array))
 
 
-def there(array: Array) -> Any:
-    """An array of the host for a kernel.
+def there(*arrays: Array) -> list[Any]:
+    """Arrays of the host for a kernel.
 
     All memory of the device is JAX', which has taken it beforehand: to ask the device for some takes
     longer than most sums.
     """
-    return view(jax.device_put(array))
+    return [view(array) for array in jax.block_until_ready(jax.device_put(arrays))]
 
 
 class Written(NamedTuple):
-    """Zeros that a kernel adds to: as it sees them, and as JAX does."""
+    """Zeros that a kernel adds to: as it sees them, and as JAX does.
+
+    JAX does not know that kernels still read what they were given (``reads``), and would use its memory
+    again: that is held until they have ended.
+    """
 
     seen: Any
     kept: Any
+    reads: Any
 
     def done(self) -> Any:
         """JAX' array, once all kernels have ended."""
@@ -101,15 +118,15 @@ class Written(NamedTuple):
         return self.kept
 
 
-def zeros(shape: tuple[int, ...], dtype: Any) -> Written:
+def zeros(shape: tuple[int, ...], dtype: Any, reads: Any = ()) -> Written:
     """JAX knows nothing of what is written: these are fresh, nobody else's, and read once all is."""
     with double_precision():
         made = jnp.zeros(shape, dtype)
-    return Written(view(made), made)
+    return Written(view(made), made, reads)
 
 
 class Parameters(NamedTuple):
-    """A CP model on the device; ``firsts``: first rows of all modes but one, and then of that one."""
+    """A CP model; ``firsts``: first rows of all modes but one, and then of that one."""
 
     rows: Any
     biases: Any
@@ -125,6 +142,5 @@ def parameters(model: Multilinear, mode: int) -> Parameters:
         rows = np.zeros((model.rows.shape[0], width), np.float32)
         rows[:, :rank] = model.rows[:, :rank]
     firsts = [first for m, first in enumerate(model.offsets) if m != mode] + [model.offsets[mode]]
-    biases = there(model.biases.astype(np.float32))
-    first_rows = there(np.array(firsts, np.int32))
-    return Parameters(there(np.ascontiguousarray(rows)), biases, np.float32(model.mean), first_rows)
+    biases, single = model.biases.astype(np.float32), np.ascontiguousarray(rows)
+    return Parameters(single, biases, np.float32(model.mean), np.array(firsts, np.int32))

@@ -1,15 +1,18 @@
-"""Compiled code of networks, on JAX: an extra, ``pip install 'sfumato[networks]'``.
+"""Compiled code on JAX: what networks need beside processors, and sums of fits on a GPU.
 
-Only what is public or has noise lives longer than a call here; random numbers are never drawn here.
+The extras are ``pip install 'sfumato[networks]'`` and ``'sfumato[gpu]'``. Random numbers are never drawn
+here. Entries and sums of them stay on the device for as long as a fit does.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.util import find_spec
 
 from sfumato.errors import SettingError
+from sfumato.surface import setting
 
 
 def check_installed() -> None:
@@ -26,12 +29,39 @@ def double_precision() -> AbstractContextManager[object]:
     return context
 
 
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """Inside, memory that the device has not left is an error of settings.
+
+    What is said is the same whatever the data: JAX would tell sizes that depend on them.
+    """
+    import jax
+
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise SettingError(
+            "JAX's share of the GPU's memory does not suffice for this fit: use a smaller rank, close "
+            f"what else is there on the GPU, or use {setting('device', 'cpu')}"
+        ) from None
+
+
+def platforms() -> frozenset[str]:
+    """What JAX computes on; nothing where it is told to take a device, and there is none."""
+    import jax
+
+    try:
+        return frozenset(each.platform for each in jax.devices())
+    except (RuntimeError, AssertionError):  # the latter where JAX has no code for the device either
+        return frozenset()
+
+
 @cache
 def accelerated() -> bool:
     """Whether JAX has found anything but processors to compute on."""
-    import jax
-
-    return bool(jax.default_backend() != "cpu")
+    return bool(platforms() - {"cpu"})
 
 
 def total_memory() -> int | None:

@@ -10,8 +10,11 @@ What goes into a layer is rounded to whole steps of 2^-14, and errors, once they
 layers together have norm ``clip`` at most, are cut towards zero to steps of ``clip`` 2^-22. The bound
 that privacy rests on is then taken from these whole numbers themselves: what is longer, by whatever
 overflow or rounding of single precision, adds nothing. Products of the two are whole numbers below 2^36
-and sums of up to 2^16 of them are exact in double precision, in whatever order they are added. The twin
-that is easy to read: ``kernels/reference/dense.py``.
+and sums of up to 2^16 of them are exact in double precision, in whatever order they are added.
+
+One program makes the numbers and another checks and multiplies them: within one, a compiler may make a
+number twice, once for the check and once for the sum, and round it in two ways. The twin that is easy to
+read: ``kernels/reference/dense.py``.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ def _forward(
         bent.append(into[-1])
         if factors is not None:
             into[-1] = _rounded(into[-1] * factors[number])
-        # Not fused: products of matrices are fast where they take these as they are.
+        # A wish that this is not fused: products of matrices are fast where they take it as it is.
         into[-1] = jax.lax.optimization_barrier(into[-1])
         if factors is None:
             bent[-1] = into[-1]
@@ -121,7 +124,6 @@ def norms(
     return _norms(into, errors, chunk.squares if factors is None else None)
 
 
-@partial(jax.jit, static_argnames=("activation", "loss"))
 def clipped_sums(
     layers: Layers,
     chunk: Given,
@@ -137,13 +139,41 @@ def clipped_sums(
     Rows that are not ``present`` add nothing. Where an example does not count by itself, ``lengths`` are
     what gradients are divided by, and ``shares`` how long what is left of each may be, in clips.
     """
+    numbers = _numbers(layers, chunk, factors, clip, activation, loss, lengths)
+    sums: list[jax.Array] = _fitting_sums(numbers, chunk.squares if factors is None else None, shares)
+    return sums
+
+
+@partial(jax.jit, static_argnames=("activation", "loss"))
+def _numbers(
+    layers: Layers,
+    chunk: Given,
+    factors: Factors,
+    clip: float,
+    activation: Activation,
+    loss: Loss,
+    lengths: jax.Array | None,
+) -> list[tuple[jax.Array, jax.Array]]:
+    """For each layer what goes into it, and scaled errors in whole steps: single precision has both."""
     into, bent = _forward(layers, chunk.inputs, factors, activation)
     errors = _errors(layers, (into, bent), chunk.targets, factors, activation, loss)
-    known = chunk.squares if factors is None else None
     if lengths is None:
+        known = chunk.squares if factors is None else None
         lengths = jnp.maximum(_norms(into, errors, known), clip)
-    scale = chunk.present / lengths / ERROR_STEP
-    steps = [_in_steps(a, d * scale[:, None]) for a, d in zip(into, errors, strict=False)]
+    scale = (chunk.present / lengths / ERROR_STEP)[:, None]
+    return [(a, _whole(d * scale)) for a, d in zip(into, errors, strict=False)]
+
+
+def _whole(errors: jax.Array) -> jax.Array:
+    return jnp.trunc(jnp.where(jnp.isfinite(errors), errors, 0.0))
+
+
+@jax.jit
+def _fitting_sums(
+    numbers: list[tuple[jax.Array, jax.Array]], known: jax.Array | None, shares: jax.Array | None
+) -> list[jax.Array]:
+    """The sums of these very numbers, of examples that are no longer than they may be."""
+    steps = [(a.astype(jnp.float64) / INPUT_STEP, d.astype(jnp.float64)) for a, d in numbers]
     most = 1.0 if shares is None else shares * shares
     fits = (_squares(steps, known) <= BELOW_ONE * most)[:, None]  # not where anything is NaN
     sums = []
@@ -152,15 +182,6 @@ def clipped_sums(
         sums.append((a.T @ whole).astype(jnp.int64))
         sums.append((whole.sum(0) / INPUT_STEP).astype(jnp.int64))
     return sums
-
-
-def _in_steps(a: jax.Array, d: jax.Array) -> Any:
-    """What goes into a layer and scaled errors as whole numbers of their steps.
-
-    They are computed once, so that their length is the length of what is added up.
-    """
-    whole = jnp.trunc(jnp.where(jnp.isfinite(d), d, 0.0)).astype(jnp.float64)
-    return jax.lax.optimization_barrier((a.astype(jnp.float64) / INPUT_STEP, whole))
 
 
 def _squares(steps: list[Any], squares: jax.Array | None) -> jax.Array:

@@ -5,11 +5,14 @@ Entries sorted by a mode are cut into chunks of equal size, and where the mode h
 so that many threads of a device seldom add to one place. Where chunks do not fit the device together
 they stay in the memory of the host, and the next one is copied while one is summed. Computation is in
 single precision; what is private is added up in whole numbers.
+
+What is made of an entry while it is worked on grows with squares of ranks and with a core: there are as
+many entries in a chunk as leave that within ``SCRATCH``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from sfumato.models.multilinear import Multilinear
     from sfumato.sites.memory import ByMode
 
-CHUNK = 1 << 21  # entries at a time: what is made of them stays within a few hundred megabytes
+CHUNK = 1 << 21  # entries at a time, at most
+SCRATCH = 3 << 30  # bytes of what is made of a chunk
 RUN = 256  # entries of one level that are summed before the level is
 _FEW_LEVELS = 4  # times the runs of a chunk: with more, sums go to levels straight away
 CORE = -1  # the block that is no mode, as in ``kernels/numba/alternating.py``
@@ -54,6 +58,20 @@ class Chunk(NamedTuple):
     present: Any
 
 
+def chunk_size(ranks: Sequence[int], core_size: int) -> int:
+    """Entries in a chunk, of public numbers alone: a power of two."""
+    fitting = max(1, SCRATCH // entry_bytes(ranks, core_size))
+    return min(CHUNK, 1 << (fitting.bit_length() - 1))
+
+
+def entry_bytes(ranks: Sequence[int], core_size: int) -> int:
+    """About what is made of one entry: products with a metric, or with each other, and with a core."""
+    rank = max(ranks)
+    wide = 1 << (rank - 1).bit_length()  # folding fills up to a power of two, in an array of its own
+    products = 5 * rank * wide // 4 + (rank * rank if wide > rank else 0)
+    return 4 * (products + 3 * core_size + 16)
+
+
 def parameters(model: Multilinear) -> Parameters:
     """A model's parameters on the device."""
     single = partial(np.asarray, dtype=np.float32)
@@ -68,16 +86,18 @@ def parameters(model: Multilinear) -> Parameters:
 class Chunks:
     """Entries sorted by a mode, in chunks: on the device, or in the host's memory.
 
-    Chunks of a ``size`` of one's own have no runs.
+    The ``size`` of a chunk is a public number, whatever the entries: one program computes what each of
+    them adds. ``presents`` are the entries in each chunk.
     """
 
-    def __init__(self, entries: ByMode, mode: int, resident: bool, size: int | None = None) -> None:
-        self.mode, self._entries, self.resident = mode, entries, resident
-        # Shapes are public numbers, whatever the entries: one program computes what each of them adds.
-        self._size, levels = size or CHUNK, entries.starts.shape[0] - 1
-        runs = self._size // RUN
-        self._most_runs = levels + runs + 2 if levels < _FEW_LEVELS * runs and not size else 0
-        self._firsts = range(0, entries.values.shape[0], self._size)
+    def __init__(
+        self, entries: ByMode, mode: int, resident: bool, size: int, in_runs: bool = True
+    ) -> None:
+        self.mode, self._entries, self.resident, self._size = mode, entries, resident, size
+        levels, runs, n = entries.starts.shape[0] - 1, size // RUN, entries.values.shape[0]
+        self._most_runs = levels + runs + 2 if in_runs and levels < _FEW_LEVELS * runs else 0
+        self._firsts = range(0, n, size)
+        self.presents = [min(size, n - first) for first in self._firsts]
         self._starts = jax.device_put(entries.starts)
         self._kept = [self._chunk(first) for first in self._firsts] if resident else []
 
@@ -99,7 +119,7 @@ class Chunks:
         others = self._put(entries.others[:, here])
         weights = self._put(entries.weights[here], np.float32) if entries.weights.size else None
         values = self._put(entries.values[here], np.float32)
-        present = min(self._size, entries.values.shape[0] - first)
+        present = self.presents[first // self._size]
         levels, runs, level_of = _runs(
             self._starts, first, present, size=self._size, most=self._most_runs
         )
@@ -125,9 +145,9 @@ def _runs(starts: Any, first: Any, present: Any, *, size: int, most: int) -> tup
     return level, runs, jnp.zeros(most, jnp.int32).at[runs].set(level)
 
 
-def needed_bytes(entries: int, order: int, weighted: bool) -> int:
-    """Of all chunks of one mode, on the device."""
-    return (entries + CHUNK) * 4 * (order + 2 + weighted)
+def bytes_there(entries: int, order: int, weighted: bool = False) -> int:
+    """That entries sorted by a mode take on the device."""
+    return entries * 4 * (order + 2 + weighted)
 
 
 # -- one chunk, under a jit -----------------------------------------------------------------------
@@ -165,7 +185,8 @@ def folded(terms: Any) -> Any:
 def designs(p: Parameters, index: list[Any], block: int) -> Any:
     """Per entry what is multiplied by the block's row: of a mode, or for the core by all its entries."""
     rows = [p.factors[m][levels] for m, levels in enumerate(index) if m != block]
-    # Made once, and not anew from the rows wherever it is used.
+    # A wish that they are made once, and not anew from the rows wherever they are used: a compiler may
+    # do otherwise, and nothing but time depends on it.
     return jax.lax.optimization_barrier(_contracted(p, rows, block))
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sfumato.kernels.jax import double_precision
+from sfumato.kernels.jax import double_precision, within_memory
 from sfumato.kernels.jax.entrywise import (
     CORE,
     Chunk,
@@ -130,8 +130,9 @@ def solve_rows(
     """Write the penalised solution of each row, as ``kernels/numba/normal.py`` does."""
     biased = bool(np.isfinite(ridge.bias_constant))
     numbers = [np.asarray(ridge.constant, np.float32), *map(np.float32, ridge[1:])]
-    with double_precision():
-        found = jax.device_get(_solved(sums, tuple(numbers), rank, biased))
+    wanted = 4 if row_variances.shape[0] else 2
+    with within_memory(), double_precision():
+        found = jax.device_get(_solved(sums, tuple(numbers), rank, biased)[:wanted])
     rows[:, :rank], biases[:] = found[0], found[1]
     if row_variances.shape[0]:
         row_variances[:, :rank] = found[2]
