@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     "Write a page about a model.",
     "sfumato report model/release --out report.html",
     "sfumato report model --held-out test.csv --ledger data.ledger --audit audit",
+    page="docs/report.md",
 )
 def report(
     folder: Annotated[
@@ -54,10 +55,11 @@ def report(
     guarantee covers and nothing else, and may be handed out. Of the folder of a private fit it has a
     second part for you alone: rows of owners, and what --held-out, --ledger and --audit say.
     """
+    from sfumato.report.page.page import check_place, write_page
+
+    check_place(out or Path("report.html"))
     made = _page(folder, held_out, ledger, audit)
     target = out or Path("report.html" if made.for_release else "report-not-for-release.html")
-    from sfumato.report.page.page import write_page
-
     say_what_was_written(console(), [write_page(target, made.text, private=not made.for_release)])
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from sfumato.cli import options
@@ -113,6 +114,12 @@ def _labels(given: list[str] | None) -> dict[str, str]:
 def _one_list(estimator: Any, mode: str, k: int, seen: Any, labels: dict[str, str]) -> Any:
     import pyarrow as pa
 
-    found = estimator.top(mode, k, seen=seen, **labels)
+    from sfumato.data.tensor import find_mode
+    from sfumato.estimators.lists import empty_places
+
+    which = estimator.modes_[find_mode(estimator.modes_, mode)]
+    nobody = set(which.labels_at(np.flatnonzero(empty_places(which))).tolist())
+    found = estimator.top(mode, k + len(nobody), seen=seen, **labels)
+    found = [(label, value) for label, value in found if label not in nobody][:k]
     names, values = [label for label, _ in found], [value for _, value in found]
     return pa.table({"rank": range(1, len(found) + 1), mode: names, "prediction": values})

@@ -15,7 +15,7 @@ from sfumato.data.prepare import DuplicatePolicy
 from sfumato.data.shards import Shards
 from sfumato.data.tensor import Mode, SparseTensor, find_mode
 from sfumato.errors import DataError, SettingError, not_fitted
-from sfumato.estimators.lists import Lists, as_table, chosen, lists_of, scored, seen_cells
+from sfumato.estimators.lists import Lists, as_table, chosen, empty_places, lists_of, scored, seen_cells
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.predicting import (
     UNSEEN,
@@ -339,7 +339,8 @@ class Answering(Parametrised):
         known = seen_cells(seen, self.modes_, self.seen_, needed=self.loss == "seen")
         same = np.all(np.delete(known, m, 0) == np.delete(cells[:, :1], m, 0), axis=0)
         ranks = np.argsort(-scores, kind="stable")  # before bounds, where many are alike
-        best = ranks[~np.isin(ranks, known[m, same])][:k]
+        left_out = [known[m, same], np.flatnonzero(empty_places(self.modes_[m]))]
+        best = ranks[~np.isin(ranks, np.concatenate(left_out))][:k]
         return [(self.modes_[m].label(int(level)), float(values[level])) for level in best]
 
     def lists(self, k: int = 10, *, seen: Any = None) -> Lists:

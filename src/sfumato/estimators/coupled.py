@@ -38,6 +38,7 @@ from sfumato.estimators.coupled_private import (
     fit_privately,
     plan_privately,
 )
+from sfumato.estimators.lists import empty_places
 from sfumato.estimators.parameters import Parametrised
 from sfumato.estimators.predicting import UNSEEN
 from sfumato.estimators.reporting import Reporting, part_of, rounds_of, shared_parts, sizes_told
@@ -555,7 +556,8 @@ class Coupled(Parametrised, Reporting):
             for name, part in self._stored(force=True).parts.items():
                 if part.local is not None and (mode := part.modes[part.local]).size:
                     owners[name] = replace(part_of(part, name), drawn=mode.name)
-                    facts.append((f"{mode.name} of {name}, with rows of their own", f"{mode.size:,}"))
+                    there = mode.size - int(empty_places(mode).sum())
+                    facts.append((f"{mode.name} of {name}, with rows of their own", f"{there:,}"))
         history = rounds_of(self.history_)
         return Held(results=found, history=history, owners=tuple(owners.values()), facts=tuple(facts))
 

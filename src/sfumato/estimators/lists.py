@@ -108,14 +108,37 @@ def lists_of(
     check_count(k=k)
     everyone = np.arange(modes[choice.of].size)
     held = choice.held(seen, len(everyone))
-    what = model.factors[choice.mode], model.mode_biases[choice.mode]
+    nowhere = empty_places(modes[choice.mode])
+    biases = np.where(nowhere, -np.inf, model.mode_biases[choice.mode])  # behind all others
+    what = model.factors[choice.mode], biases
     best = [np.empty((0, k), np.int64)]
     for begin in range(0, len(everyone), _AT_ONCE):
         some = everyone[begin : begin + _AT_ONCE]
         owners = model.design(choice.mode, choice.cells(len(modes), some))
         theirs = Held(held.starts[begin : begin + len(some) + 1], held.levels)
         best.append(best_levels(owners, *what, theirs, k, threads))
-    return Lists(np.concatenate(best), modes[choice.of], modes[choice.mode], choice)
+    levels = np.concatenate(best)
+    levels[nowhere[levels] & (levels != NOBODY)] = NOBODY
+    levels[empty_places(modes[choice.of])] = NOBODY
+    return Lists(levels, modes[choice.of], modes[choice.mode], choice)
+
+
+def empty_places(mode: Mode) -> NDArray[np.bool_]:
+    """Which places of a mode no owner has: a fit makes them up to a number of owners that is public.
+
+    It calls them (nobody 1), (nobody 2) and so on, with strokes behind nobody where an owner's own
+    label begins like that.
+    """
+    if mode.labels is None:
+        return np.zeros(mode.size, np.bool_)
+    names, nobody = [str(label) for label in mode.labels], "(nobody"
+    while any(name.startswith(f"{nobody}' ") for name in names):
+        nobody += "'"
+    found = np.array([name.startswith(f"{nobody} ") for name in names], np.bool_)
+    made_up = {f"{nobody} {number + 1})" for number in range(int(found.sum()))}
+    if not made_up.issubset(names):  # an owner is called so
+        found[:] = False
+    return found
 
 
 def as_table(

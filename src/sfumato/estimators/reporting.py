@@ -9,9 +9,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sfumato.checks import as_path, check_flag
 from sfumato.data.tensor import Mode
 from sfumato.errors import NotFittedError, ReleaseError, SettingError
+from sfumato.estimators.lists import empty_places
 from sfumato.markup import snippet
 from sfumato.models.components import Components
 from sfumato.models.coupled import CoupledModel
@@ -23,7 +27,7 @@ from sfumato.privacy.budgets import rounded_up
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.report.page.audited import audited
 from sfumato.report.page.contents import Held, Levels, Part, Round, Shown
-from sfumato.report.page.page import Page, page, write_page
+from sfumato.report.page.page import Page, check_place, page, write_page
 from sfumato.solvers.protocol import Info
 from sfumato.store import StoredModel, StoredNetwork
 from sfumato.store.reading import SMALL, parse_json, read_file
@@ -74,7 +78,7 @@ class Reporting:
         held_out : entries that were not fitted, to measure errors at.
         ledger, audit : files that a ledger and ``sfumato audit`` have written.
         """
-        target = as_path("path", path)
+        target = check_place(path)
         made = self._page(release=release, force=force, held_out=held_out, ledger=ledger, audit=audit)
         return write_page(target, made.text, private=not made.for_release)
 
@@ -103,6 +107,8 @@ class Reporting:
             self._check_released(shown, force)
             return page(shown)
         mine = self._held(held_out)
+        if held_out is not None:
+            mine = replace(mine, at=f"the entries given with {setting('held_out')}")
         if held is not None:
             mine = _with(mine, held)
         account = None if ledger is None else read_ledger(ledger)
@@ -159,22 +165,38 @@ def part_of(stored: StoredModel, name: str = "", *, predicts: bool = True) -> Pa
     products = predicts and isinstance(model, CPModel) and model.order == 2
     return Part(
         name,
-        levels_of(model, stored.modes, stored.errors),
+        levels_of(model, stored.modes, stored.errors, stored.local),
         model.mean if products else None,
         stored.bounds,
     )
 
 
-def levels_of(model: Multilinear, modes: Sequence[Mode], errors: Errors | None) -> tuple[Levels, ...]:
-    """Of all modes that have some."""
+def levels_of(
+    model: Multilinear, modes: Sequence[Mode], errors: Errors | None, local: int | None = None
+) -> tuple[Levels, ...]:
+    """Of all modes that have some; of owners those who are there, and not the places nobody has."""
     found = []
     for m, mode in enumerate(modes):
         counts = None if errors is None else errors.doubts.counts[m]
         counts = counts if counts is not None and counts.size == mode.size else None
         if mode.size:
             rows, biases = model.factors[m], model.mode_biases[m]
-            found.append(Levels(mode.name, mode.label, rows, biases, counts))
+            levels = Levels(mode.name, mode.label, rows, biases, counts)
+            found.append(_without(levels, empty_places(mode)) if m == local else levels)
     return tuple(found)
+
+
+def _without(levels: Levels, empty: NDArray[np.bool_]) -> Levels:
+    """The same without some places, which are counted alone."""
+    there, label = np.flatnonzero(~empty), levels.label
+    return replace(
+        levels,
+        label=lambda n: label(int(there[n])),
+        rows=levels.rows[there],
+        biases=None if levels.biases is None else np.asarray(levels.biases)[there],
+        counts=None if levels.counts is None else np.asarray(levels.counts)[there],
+        empty=int(empty.sum()),
+    )
 
 
 def sizes_told(modes: Sequence[Mode], local: int | None = None) -> str:

@@ -11,6 +11,7 @@ from sfumato.data.profile import Profile
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
 from sfumato.estimators.by_popularity import Told, all_groups
+from sfumato.estimators.lists import empty_places
 from sfumato.estimators.predicting import coordinates_of
 from sfumato.estimators.reporting import part_of, rank_told, rounds_of, sizes_told
 from sfumato.fit.completion import Completion
@@ -21,6 +22,7 @@ from sfumato.privacy.budgets import Budget
 from sfumato.report.page.contents import Expected, Held, Part, Shown
 from sfumato.report.records import Result
 from sfumato.store import StoredModel, as_released
+from sfumato.surface import either, setting
 from sfumato.types import Array
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 _REFITTED = "This model was refitted with a site\u2019s raw data and is as secret as they are."
 _BESIDE_RAW = (
     "This model was fitted to raw data beside noisy values of others, and is as secret as they are."
+)
+_MAYBE_FITTED = (
+    "The entries given may be those that were fitted, at which errors are smaller than elsewhere"
 )
 YOURS = "These errors are for the holder of the data alone: no guarantee covers them."
 
@@ -59,16 +64,6 @@ def held_of(estimator: TensorEstimator, held_out: Any) -> Held:
     """What is known of the data beside the model."""
     promise, local = estimator.guarantee_, estimator.local_
     profile = None if estimator.privacy is None else estimator.privacy.public.profile
-    facts: list[tuple[str, str]] = []
-    if promise is not None and local is not None and estimator.modes_[local].size:
-        facts.append(
-            (
-                f"{estimator.modes_[local].name}, with rows of their own",
-                f"{estimator.modes_[local].size:,}",
-            )
-        )
-    if estimator.n_entries_ is not None:
-        facts.append(("entries that were fitted", f"{estimator.n_entries_:,}"))
     entries = None if held_out is None else _as_entries(held_out)
     errors = (
         None if promise is None or estimator.errors_ is None or entries is None else estimator.errors_
@@ -76,13 +71,50 @@ def held_of(estimator: TensorEstimator, held_out: Any) -> Held:
     told = Told(estimator.modes_, local, errors, lambda tensor: estimator.predict(tensor, unseen="bias"))
     return Held(
         results=() if entries is None else _results(estimator, entries),
-        remarks=() if entries is None else (YOURS,),
+        unmeasured=_unmeasured(estimator),
+        remarks=() if entries is None else _remarks(estimator, entries),
         expected=None if estimator.plan_ is None else expected_of(estimator.plan_, profile),
         history=rounds_of(estimator.history_),
         groups=all_groups(told, entries),
         owners=_owners(estimator),
-        facts=tuple(facts),
+        facts=_facts(estimator),
     )
+
+
+def _facts(estimator: TensorEstimator) -> tuple[tuple[str, str], ...]:
+    """How many owners and entries there are."""
+    facts, local = [], estimator.local_
+    if estimator.guarantee_ is not None and local is not None and (mode := estimator.modes_[local]).size:
+        empty = int(empty_places(mode).sum())
+        said = f"{mode.size - empty:,}" + (f"; {empty:,} places are empty" if empty else "")
+        facts.append((f"{mode.name}, with rows of their own", said))
+    if estimator.n_entries_ is not None:
+        facts.append(("entries that were fitted", f"{estimator.n_entries_:,}"))
+    return tuple(facts)
+
+
+def _unmeasured(estimator: TensorEstimator) -> str:
+    """How to have errors on a page that has none."""
+    said = f"Errors are kept in no file: give entries that were not fitted with {setting('held_out')}."
+    if estimator.guarantee_ is not None and estimator.plan_ is None:
+        how = either(
+            "write the report before the model is saved", "fit with --report to keep a page of it"
+        )
+        said += f" What the plan expected and how the fit went is known only right after it: {how}."
+    return said
+
+
+def _remarks(estimator: TensorEstimator, entries: SparseTensor) -> tuple[str, ...]:
+    """Whom errors are for, and whether the entries may be those that were fitted."""
+    remarks = () if estimator.guarantee_ is None else (YOURS,)
+    fitted, own = estimator.n_entries_, estimator.own_entries_
+    if fitted is None and own is not None:
+        fitted = int(np.sum(own))
+    if fitted is None:
+        return (*remarks, f"{_MAYBE_FITTED}: how many were fitted is not known here.")
+    if entries.n_entries < fitted:
+        return remarks
+    return (*remarks, f"{_MAYBE_FITTED}: there are {entries.n_entries:,}, and {fitted:,} were fitted.")
 
 
 def _owners(estimator: TensorEstimator) -> tuple[Part, ...]:

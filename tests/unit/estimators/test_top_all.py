@@ -84,6 +84,42 @@ def test_a_release_has_lists_for_who_brings_entries(folder, tmp_path):
     assert not set(mine.coordinates[1][mine.coordinates[0] == 3]) & {i for i, _ in listed(table, "u03")}
 
 
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory):
+    """The same with places for more users than there are."""
+    public = sf.Public(labels=True, units=37)
+    fit = sf.CP(2, privacy=sf.Privacy(20.0, 1e-5, "user", public=public, method="moments")).fit(TENSOR)
+    return fit.save(tmp_path_factory.mktemp("roomy") / "model")
+
+
+def test_places_that_nobody_has_are_in_no_list_and_have_none(roomy):
+    model = sf.load(roomy)
+    owners = {str(label) for label in USERS.labels}
+    table = model.top_all("item", 2)
+    assert table.num_rows == 60
+    assert set(table.column("user").to_pylist()) == owners
+    table = model.top_all("user", 37)
+    assert table.num_rows == 30 * 20
+    assert set(table.column("user").to_pylist()) == owners
+    few = model.top_all("user", 2)
+    for item in (0, 13):
+        best = [label for label, _ in model.top("user", 37, item=item) if label in owners][:2]
+        assert [user for user, _ in listed_by(few, "item", item)] == best
+    assert (model.lists(3).levels >= 0).all(axis=1).sum() == 30
+
+
+def listed_by(table, of, level):
+    mine = table.filter([name == level for name in table.column(of).to_pylist()])
+    return list(zip(mine.column("user").to_pylist(), mine.column("prediction").to_pylist(), strict=True))
+
+
+def test_one_list_on_the_command_line_has_nobody_who_is_not_there(roomy):
+    told = run("top", roomy, "--mode", "user", "--k", 37, "--at", "item=3")
+    assert told.exit_code == 0
+    assert "nobody" not in told.stdout
+    assert len(told.stdout.splitlines()) == 31
+
+
 def test_lists_on_the_command_line(folder, fitted, tmp_path):
     model = fitted.save(tmp_path / "open")
     out = tmp_path / "lists.parquet"

@@ -199,9 +199,12 @@ def _mark(x: Axis, y: Axis, mark: Mark) -> list[Markup]:
 
 @dataclass(frozen=True)
 class Point:
-    """A level on a map: its number, where it lies, how it is coloured (-1, 0 or 1), and its label."""
+    """A level on a map: its number, where it lies, how it is coloured (-1, 0 or 1), and its label.
 
-    level: int
+    Of a level that the page has no numbers of, ``level`` is None: it cannot be chosen.
+    """
+
+    level: int | None
     x: float
     y: float
     tone: int

@@ -16,6 +16,7 @@ class Levels:
     """Levels of a mode that can be looked at: a row of numbers for each, one for each component.
 
     ``counts`` say how often levels occur, as far as that is known; ``label`` gives a level's label.
+    ``empty`` is the number of places that nobody has, of which nothing is shown.
     """
 
     mode: str
@@ -23,6 +24,7 @@ class Levels:
     rows: Array
     biases: Array | None = None
     counts: Array | None = None
+    empty: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +105,12 @@ class Held:
     """What only the holder of the data may see beside a model.
 
     ``measures`` are other measures than errors, by predictor. ``owners`` are rows that stay with them.
+    ``at`` says where errors were measured, and ``unmeasured`` how to have some where there are none.
     """
 
     results: tuple[Result, ...] = ()
+    at: str = "held-out entries"
+    unmeasured: str = ""
     remarks: tuple[str, ...] = ()
     metric: str | None = None
     measures: tuple[tuple[str, dict[str, float]], ...] = ()

@@ -22,6 +22,7 @@ _MOST_NUMBERS = 240_000  # that a page holds of all levels
 _MOST_LETTERS = 250_000
 _DOTS, _NAMED, _FAR = 1_000, 14, 3.0  # of a map
 _COMPONENTS, _ENDS, _TOP = 8, 5, 10
+_SAME = 1e-9  # of a column's size, up to which its numbers are equal
 
 
 class _Kept(NamedTuple):
@@ -122,23 +123,40 @@ def _search(part: Part, known: Sequence[_Kept], at: str) -> Markup:
 
 def _mode(known: _Kept, at: str, heading: str) -> Markup:
     levels, size = known.levels, known.levels.rows.shape[0]
-    told = (
-        f"{size:,} levels."
-        if len(known.places) == size
-        else (f"{size:,} levels, of which the {len(known.places):,} {known.by} can be searched here.")
-    )
-    parts: list[Markup] = [tag(heading, label(levels.mode)), tag("p", told)]
+    parts: list[Markup] = [tag(heading, label(levels.mode)), tag("p", _sizes(known))]
     columns = np.flatnonzero(np.any(levels.rows != 0, axis=0)) if size else np.zeros(0, np.int64)
     if not columns.size:
         parts.append(tag("p", "No factors: what is known of a level is its bias alone.", class_="aside"))
-    drawn = _map(known, at, columns)
+    alike = _alike(levels.rows[:, columns])
+    drawn = _map(known, at, columns[~alike])
     if drawn is not None:
         parts.append(drawn)
-    if columns.size:
-        parts.append(_components(levels, columns))
+    if not alike.all():
+        parts.append(_components(levels, columns[~alike]))
+    if alike.any():
+        parts.append(_same(levels, columns[alike]))
     if levels.biases is not None and np.any(levels.biases):
         parts.append(_extremes(levels))
     return tag("section", *parts, class_="mode")
+
+
+def _sizes(known: _Kept) -> str:
+    """How many levels there are, how many of them are here, and how many places nobody has."""
+    size, empty = known.levels.rows.shape[0], known.levels.empty
+    here = "."
+    if len(known.places) < size:
+        here = f", of which the {len(known.places):,} {known.by} can be searched here."
+    if empty:
+        here += f" {empty:,} places are empty: {size + empty:,} is the number that is public."
+    return f"{size:,} {'level' if size == 1 else 'levels'}{here}"
+
+
+def _alike(rows: Array) -> NDArray[np.bool_]:
+    """Which columns say the same of all levels, where there are several."""
+    if len(rows) < 2:
+        return np.zeros(rows.shape[1], np.bool_)
+    same: NDArray[np.bool_] = np.ptp(rows, axis=0) <= _SAME * np.abs(rows).max(axis=0)
+    return same
 
 
 def _map(known: _Kept, at: str, columns: Array) -> Markup | None:
@@ -150,26 +168,24 @@ def _map(known: _Kept, at: str, columns: Array) -> Markup | None:
     if flat is None:
         return None
     far = np.square((flat - flat.mean(0)) / (flat.std(0) + 1e-300)).sum(1)
-    weight = far if levels.counts is None else np.asarray(levels.counts, np.float64)
-    shown = places[np.argsort(-weight[places], kind="stable")[:_DOTS]]
-    named, tones = set(_named(flat, shown, far)), _tones(levels)
+    size, searched = levels.rows.shape[0], set(places.tolist())
+    named, tones = set(_named(flat, places, far)), _tones(levels)
     points = [
         Point(
-            n,
+            n if n in searched else None,
             float(flat[n, 0]),
             float(flat[n, 1]),
             tone=int(tones[n]),
             label=short(levels.label(n)) if n in named else None,
         )
-        for n in shown.tolist()
+        for n in sorted(named | _even(size))
     ]
     name = f"Map of {len(points):,} levels of {short(levels.mode)}: what lies close is alike"
     rows = [
         (label(levels.label(n)), *(f"{x:.3g}" for x in flat[n]))
         for n in sorted(named, key=lambda n: -far[n])
     ]
-    few = "" if len(points) == levels.rows.shape[0] else f" {len(points):,} levels are drawn."
-    told = f"Levels that lie close are alike to the model.{share}{few}"
+    told = f"Levels that lie close are alike to the model.{share}{_few(len(points), size)}"
     if levels.biases is not None and np.any(levels.biases):
         told += " Blue: predicted higher than usual; orange: lower; grey: about the mean."
     return tag(
@@ -179,6 +195,20 @@ def _map(known: _Kept, at: str, columns: Array) -> Markup | None:
         folded("Named levels as a table", table(["Level", "First", "Second"], rows, name)),
         class_="map",
         data_map=at,
+    )
+
+
+def _even(size: int) -> set[int]:
+    """Levels at equal steps, so that a map that has no room for all shows where most of them lie."""
+    return set(np.linspace(0, size - 1, min(size, _DOTS)).round().astype(int).tolist())
+
+
+def _few(drawn: int, size: int) -> str:
+    if drawn == size:
+        return ""
+    return (
+        f" {drawn:,} of the {size:,} levels are drawn: an even sample, {_DOTS:,} at equal steps of the "
+        "list, and those that are named."
     )
 
 
@@ -201,12 +231,12 @@ def _plane(levels: Levels, columns: Array) -> tuple[Array | None, str]:
     return rows @ turned.T, f" The two directions have {100 * share:.0f}% of what rows vary."
 
 
-def _named(flat: Array, shown: Array, far: Array) -> Iterator[int]:
+def _named(flat: Array, places: Array, far: Array) -> Iterator[int]:
     """Levels whose names stand on the map: those furthest out, from all sides."""
-    angles = np.arctan2(*(flat[shown] - flat.mean(0)).T)
+    angles = np.arctan2(*(flat[places] - flat.mean(0)).T)
     sides = np.digitize(angles, np.linspace(-np.pi, np.pi, _NAMED + 1))
     for side in np.unique(sides):
-        there = shown[sides == side]
+        there = places[sides == side]
         furthest = int(there[far[there].argmax()])
         if far[furthest] > _FAR:
             yield furthest
@@ -216,29 +246,40 @@ def _tones(levels: Levels) -> NDArray[np.int64]:
     """Whether levels are predicted lower (-1) or higher (1) than usual, or about the mean."""
     if levels.biases is None:
         return np.zeros(levels.rows.shape[0], np.int64)
-    far = np.abs(levels.biases) > levels.biases.std() / 2
-    return np.where(far, np.sign(levels.biases), 0).astype(np.int64)
+    away = np.asarray(levels.biases) - np.mean(levels.biases)
+    return np.where(np.abs(away) > away.std() / 2, np.sign(away), 0).astype(np.int64)
 
 
 def _components(levels: Levels, columns: Array) -> Markup:
-    """Each component by the levels at its two ends."""
+    """Each component by the levels at its two ends, or where nothing is negative, at its only one."""
+    signed = bool((levels.rows[:, columns] < 0).any())
     strength = np.square(levels.rows[:, columns]).sum(0)
     order = columns[np.argsort(-strength, kind="stable")][:_COMPONENTS]
     rows = []
     for place in order.tolist():
         column = levels.rows[:, place]
         by = np.argsort(-column, kind="stable")
-        rows.append(
-            (f"{place + 1}", _names(levels, by, column, 1), _names(levels, by[::-1], column, -1))
-        )
+        ends = [_names(levels, by, column, 1)]
+        ends += [_names(levels, by[::-1], column, -1)] if signed else []
+        rows.append((f"{place + 1}", *ends))
     more = "" if len(order) == columns.size else f"; the strongest {len(order)} of {columns.size}"
     caption = f"Components of {short(levels.mode)} by their largest levels{more}"
+    if not signed:
+        return table(["Component", "Largest levels"], rows, caption, words=2)
     aside = tag(
         "p",
         "The sign of a component means nothing: what counts is who stands at which end.",
         class_="aside",
     )
     return tag("div", table(["Component", "One end", "Other end"], rows, caption, words=3), aside)
+
+
+def _same(levels: Levels, columns: Array) -> Markup:
+    """Of components that do not tell the levels of this mode apart."""
+    some, used = len(columns), int(np.any(levels.rows != 0, axis=0).sum())
+    which = "All components" if some == used else f"{some} of {used} components"
+    said = f"{which} are the same for all {len(levels.rows):,} levels of "
+    return tag("p", said, label(levels.mode), ".", class_="aside")
 
 
 def _names(levels: Levels, by: Array, column: Array, sign: int) -> Markup:

@@ -11,6 +11,7 @@ import numpy as np
 from sfumato.markup import Markup, folded, label, table, tag
 from sfumato.privacy.account import Account
 from sfumato.privacy.budgets import rounded_up
+from sfumato.privacy.guarantee import Guarantee
 from sfumato.report.page.charts import (
     Band,
     Line,
@@ -24,6 +25,11 @@ from sfumato.report.page.contents import AuditRecord, Expected, Held, Round
 from sfumato.report.records import Groups, Result
 
 _LEAST_RATE = 1e-4
+_REFUTED = "The promise is broken: an attack found more than it allows."
+_NOT_REFUTED = (
+    "No attack found more than the promise allows. That is no proof, as other attacks may find more. "
+    "The number measured is the least epsilon with which attacks could find what these have found."
+)
 _HOW_TO_READ = (
     "The promise is refuted where the lower right edge of the band lies above the dashed red line, at "
     "the one threshold that was chosen beforehand, on other runs: the orange point. Where only the "
@@ -39,17 +45,26 @@ def errors(held: Held) -> Markup:
     """Errors at held-out entries, and what was expected beside what came."""
     parts: list[Markup] = []
     if held.results:
-        parts.append(_results(held.results, held.metric))
-    for name, measures in held.measures:
-        rows = [(measure, f"{number:.4f}") for measure, number in measures.items()]
-        parts.append(table(["Measure", "At other examples"], rows, f"How well it predicts: {name}"))
+        parts.append(_results(held))
+    if held.measures:
+        parts.append(_measures(held.measures))
     if held.expected is not None:
         parts.append(_expected(held.expected, held.results))
+    if held.unmeasured and not (held.results or held.measures):
+        parts.append(tag("p", held.unmeasured, class_="aside"))
     parts += [tag("p", remark, class_="aside") for remark in held.remarks]
     return tag("div", *parts)
 
 
-def _results(results: Sequence[Result], metric: str | None) -> Markup:
+def _measures(measures: Sequence[tuple[str, dict[str, float]]]) -> Markup:
+    """A column for each predictor."""
+    named = [measure for measure, _ in measures[0][1].items()]
+    rows = [(name, *(f"{theirs[name]:.4f}" for _, theirs in measures)) for name in named]
+    return table(["Measure", *(who for who, _ in measures)], rows, "Measured at other examples")
+
+
+def _results(held: Held) -> Markup:
+    results, metric = held.results, held.metric
     most = max(result.rmse for result in results) or 1.0
     headings = ["Predictor", "RMSE", "Less than the first", *([] if metric is None else [metric])]
     rows = []
@@ -60,7 +75,7 @@ def _results(results: Sequence[Result], metric: str | None) -> Markup:
             numbers.append("" if result.measured is None else f"{result.measured:.4f}")
         kind = "main" if result is results[-1] else "faint"
         rows.append((result.name, result.rmse / most, numbers, kind))
-    return bars_table("Errors at held-out entries: shorter is better", headings, rows)
+    return bars_table(f"Errors at {held.at}: shorter is better", headings, rows)
 
 
 def _expected(expected: Expected, results: Sequence[Result]) -> Markup:
@@ -128,8 +143,16 @@ def learning(history: Sequence[Round]) -> Markup | None:
     return tag("div", chart, folded("As a table", table(["Rounds", by], rows, by, words=0)))
 
 
-def ledger(account: Account) -> Markup:
-    """All that was charged to the ledger, and what is left."""
+def ledger(account: Account | None, promise: Guarantee | None) -> Markup:
+    """What the fit was told of its ledger, and all that is charged to it by now."""
+    parts = [] if account is None else [_charged(account)]
+    if promise is not None:
+        said = next(text for title, text in promise.said() if title == "ledger")
+        parts.append(tag("p", tag("strong", "With this fit: "), f"{said}."))
+    return tag("div", *parts)
+
+
+def _charged(account: Account) -> Markup:
     told = account.to_json()
     known = [fit["epsilon"] for fit in told["fits"] if fit["epsilon"] is not None]
     most = max(known, default=1.0) or 1.0
@@ -152,8 +175,10 @@ def ledger(account: Account) -> Markup:
 
 def audit(found: AuditRecord) -> Markup:
     """The verdict, and the curve of the strongest attack with what it may be off by."""
+    said = _REFUTED if found.violated else _NOT_REFUTED
     parts: list[Markup] = [
-        tag("p", found.verdict, class_="warning" if found.violated else "lead"),
+        tag("p", said, class_="warning" if found.violated else "lead"),
+        tag("p", found.verdict),
         *(tag("p", line) for line in found.lines),
     ]
     if found.curve:

@@ -2,7 +2,8 @@
 (() => {
   const MOST_HITS = 24, FIRST = 12;
   const NEAREST = 10;
-  const parts = JSON.parse(document.getElementById("levels").textContent);
+  const block = document.getElementById("levels");
+  const parts = block ? JSON.parse(block.textContent) : [];
 
   const made = (name, text, kind) => {
     const element = document.createElement(name);
@@ -131,6 +132,7 @@
       choice.value = m;
       search();
       choose(m, n);
+      box.scrollIntoView({ block: "start" });
     }));
     box.hidden = false;
     search();
@@ -144,7 +146,7 @@
     tip.hidden = true;
     map.append(tip);
     map.addEventListener("mouseover", (event) => {
-      const circle = event.target.closest("circle");
+      const circle = event.target.closest("circle[data-level]");
       tip.hidden = !circle;
       if (!circle) return;
       tip.textContent = mode.labels[place(circle)];
@@ -154,7 +156,7 @@
     });
     map.addEventListener("mouseleave", () => { tip.hidden = true; });
     map.addEventListener("click", (event) => {
-      const circle = event.target.closest("circle");
+      const circle = event.target.closest("circle[data-level]");
       if (circle) choose(place(circle));
     });
   };
@@ -163,7 +165,12 @@
     const box = document.querySelector(`[data-explorer="${part.id}"]`);
     if (box) explore(box, part);
   }
+  let unfolded = [];
   window.addEventListener("beforeprint", () => {
-    for (const each of document.querySelectorAll("details")) each.open = true;
+    unfolded = [...document.querySelectorAll("details:not([open])")];
+    for (const each of unfolded) each.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const each of unfolded) each.open = false;
   });
 })();

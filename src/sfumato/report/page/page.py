@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from os import PathLike
@@ -15,12 +15,17 @@ from typing import Any, NamedTuple
 
 from sfumato.checks import as_path
 from sfumato.data.io.write import replacing
+from sfumato.errors import SettingError
 from sfumato.markup import Markup, joined, tag
 from sfumato.privacy.budgets import rounded_up
+from sfumato.privacy.guarantee import Guarantee
+from sfumato.report.networks import FOR_YOU_ALONE
 from sfumato.report.page import exploring, holders_part, promising
 from sfumato.report.page.contents import AuditRecord, Held, Shown
+from sfumato.surface import either
 
 NOT_FOR_RELEASE = "Not for release"
+_OF_A_MODEL = ("model.json", "manifest.json")  # files of every model's folder, as the store names them
 _RELEASE = (
     "For release. This page was made from a release alone: it holds what the guarantee covers, and "
     "nothing else."
@@ -42,6 +47,7 @@ _AUDIT = (
     "Not for release. An audit depends on the data that were attacked, and no guarantee covers it: it "
     "is for whoever holds them."
 )
+_ABOUT = ("at", "unmeasured", "remarks", "metric")  # say something of what else is held
 
 
 @dataclass(frozen=True)
@@ -60,21 +66,29 @@ class Page(NamedTuple):
 
 def page(shown: Shown, held: Held | None = None) -> Page:
     """A whole page; with ``held`` it has a second part that is not for release."""
+    if held is not None and _secret(shown):  # which the top of the page says of all of it
+        held = replace(held, remarks=tuple(said for said in held.remarks if said != FOR_YOU_ALONE))
     sharers = len(shown.parts) + (0 if held is None else len(held.owners))
     sections, data = _released(shown, sharers)
-    mine, more = ([], []) if held is None else _held(held, sharers)
+    mine, more = ([], []) if held is None else _held(held, sharers, shown.guarantee)
     banner, kind = _banner(shown, bool(mine))
+    if _secret(shown):  # all of it is one part
+        sections, mine = [*sections, *mine], []
     body = [
         tag("p", banner, class_=f"banner {kind}", role="note"),
         _header(shown),
-        _contents(sections, mine),
+        *_contents(sections, mine),
         *map(_section, sections),
+        *_second_part(mine),
+        _footer(),
     ]
-    if mine:
-        body.append(_second_part(mine))
-    body.append(_footer())
     text = _document(shown.title, tag("main", *body, id="top"), [*data, *more])
     return Page(text, kind == "covered")
+
+
+def _secret(shown: Shown) -> bool:
+    """Whether all that there is to say is as secret as the data."""
+    return shown.guarantee is None or shown.secret is not None
 
 
 def _banner(shown: Shown, mine: bool) -> tuple[str, str]:
@@ -99,9 +113,24 @@ def audit_page(found: AuditRecord) -> str:
     return _document("Audit of a private fit", tag("main", *body, id="top"), [])
 
 
+def check_place(path: str | PathLike[str]) -> Path:
+    """Where a page is to be: in no model's folder, which lists its files and may be handed out."""
+    target = as_path("path", path)
+    place = target.parent.resolve()
+    for folder in (place, *place.parents):
+        if all((folder / name).is_file() for name in _OF_A_MODEL):
+            raise SettingError(
+                f"{folder} holds a model and lists all its files: with {target.name} in it the model "
+                "would not load, and whoever is handed the folder would get the page as well. Name "
+                f"another place{either('', ' with --out')}; a page that belongs to a release is put "
+                f"there {either('by the commands that fit', 'by the fit itself, with --report')}"
+            )
+    return target
+
+
 def write_page(path: str | PathLike[str], text: str, *, private: bool = False) -> Path:
     """A page as a file, whole or not at all, ``private`` for its owner's eyes alone."""
-    target = as_path("path", path)
+    target = check_place(path)
     with replacing(target) as file:
         if private:
             os.fchmod(file.fileno(), 0o600)
@@ -132,11 +161,16 @@ def _released(shown: Shown, sharers: int) -> tuple[list[_Section], list[dict[str
     return sections, data
 
 
-def _held(held: Held, sharers: int) -> tuple[list[_Section], list[dict[str, Any]]]:
+def _held(
+    held: Held, sharers: int, promise: Guarantee | None
+) -> tuple[list[_Section], list[dict[str, Any]]]:
+    known = any(value for name, value in vars(held).items() if name not in _ABOUT)
+    if not known:
+        return [], []
     sections, data = [], list[dict[str, Any]]()
     if held.facts:
         sections.append(_Section("held", "The data", holders_part.facts(held.facts)))
-    if held.results or held.measures or held.expected is not None:
+    if held.results or held.measures or held.unmeasured or held.expected is not None:
         sections.append(_Section("errors", "How well it predicts", holders_part.errors(held)))
     if held.groups:
         body = holders_part.groups(held.groups, measured=True)
@@ -144,8 +178,9 @@ def _held(held: Held, sharers: int) -> tuple[list[_Section], list[dict[str, Any]
     went = holders_part.learning(held.history)
     if went is not None:
         sections.append(_Section("learning", "How the fit went", went))
-    if held.account is not None:
-        sections.append(_Section("ledger", "The whole ledger", holders_part.ledger(held.account)))
+    if held.account is not None or (promise is not None and promise.ledger is not None):
+        body = holders_part.ledger(held.account, promise)
+        sections.append(_Section("ledger", "The whole ledger", body))
     if held.audit is not None:
         sections.append(_Section("audit", "What an attack has found", holders_part.audit(held.audit)))
     if held.owners:
@@ -159,18 +194,12 @@ def _section(section: _Section) -> Markup:
     return tag("section", title, section.body, id=section.at, aria_labelledby=f"{section.at}-title")
 
 
-def _second_part(sections: Sequence[_Section]) -> Markup:
-    return tag(
-        "div",
-        tag(
-            "p",
-            f"{NOT_FOR_RELEASE}: what follows was computed from the data.",
-            class_="banner secret",
-            role="note",
-        ),
-        *map(_section, sections),
-        class_="held",
-    )
+def _second_part(sections: Sequence[_Section]) -> list[Markup]:
+    if not sections:
+        return []
+    said = f"{NOT_FOR_RELEASE}: what follows was computed from the data."
+    banner = tag("p", said, class_="banner secret", role="note")
+    return [tag("div", banner, *map(_section, sections), class_="held")]
 
 
 def _header(shown: Shown) -> Markup:
@@ -188,7 +217,7 @@ def _header(shown: Shown) -> Markup:
     return tag("header", tag("h1", shown.title), tag("dl", *parts, class_="tiles"))
 
 
-def _contents(sections: Sequence[_Section], mine: Sequence[_Section]) -> Markup:
+def _contents(sections: Sequence[_Section], mine: Sequence[_Section]) -> list[Markup]:
     links = [tag("li", tag("a", each.title, href=f"#{each.at}")) for each in sections]
     links += [
         tag(
@@ -198,7 +227,7 @@ def _contents(sections: Sequence[_Section], mine: Sequence[_Section]) -> Markup:
         )
         for each in mine
     ]
-    return tag("nav", tag("ul", *links), aria_label="Sections")
+    return [tag("nav", tag("ul", *links), aria_label="Sections")] if links else []
 
 
 def _footer() -> Markup:
@@ -230,8 +259,9 @@ def _document(title: str, main: Markup, data: Sequence[dict[str, Any]]) -> str:
         tag("style", Markup(style)),
     ]
     skip = tag("a", "Skip to the sections", href="#top", class_="skip")
-    scripts = [exploring.data_block(data), tag("script", Markup(script))] if data else []
-    page = tag("html", tag("head", *head), tag("body", skip, main, *scripts), lang="en")
+    block = [exploring.data_block(data)] if data else []
+    body = tag("body", skip, main, *block, tag("script", Markup(script)))
+    page = tag("html", tag("head", *head), body, lang="en")
     return joined([Markup("<!doctype html>\n"), page, Markup("\n")])
 
 

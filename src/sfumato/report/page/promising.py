@@ -222,16 +222,22 @@ def spending(guarantee: Guarantee) -> Markup:
     """The draws of this fit with their shares of the budget, and what they add up to."""
     amount = f"epsilon {rounded_up(guarantee.epsilon)}"
     amount += f", delta {rounded_up(guarantee.delta, 3)}" if guarantee.delta else " (pure)"
-    parts = [tag("p", f"This fit spent {amount}. Its draws were planned from public numbers alone.")]
+    who = (
+        "This fit" if guarantee.periods is None else f"The fits of {guarantee.periods} periods together"
+    )
+    parts = [
+        tag(
+            "p",
+            f"{who} spent {amount}. Draws were planned from public numbers alone. "
+            "What other fits of the same data spend adds to it.",
+        )
+    ]
     if guarantee.draws:
         most = max(share for _, _, share in guarantee.draws) or 1.0
         rows = [
             (name, share / most, (f"{times:,}", f"{100 * share:.3g}%" if share else "\u2013"), "main")
             for name, times, share in guarantee.draws
         ]
-        parts.append(
-            bars_table("What the budget was spent on", ["Drawn", "Times", "Of the budget"], rows)
-        )
-    ledger = next(text for title, text in guarantee.said() if title == "ledger")
-    parts.append(tag("p", tag("strong", "Ledger: "), f"{ledger}."))
+        title = "What the budget was spent on" + (", last period" if guarantee.periods else "")
+        parts.append(bars_table(title, ["Drawn", "Times", "Of the budget"], rows))
     return tag("div", *parts)
