@@ -59,8 +59,18 @@ class Visitor:
     def post(self, address, data, **more):
         return self.client.post(address, data={"csrf": self.shop.known.csrf, **data}, **more)
 
+    def led(self, answer):
+        """The page that a form leads to; an answer that leads nowhere is that page itself."""
+        if answer.status_code != 303:
+            return answer
+        return self.get(answer.headers["location"].removeprefix(HOME + self.shop.known.base))
+
+    def shown(self, address, data, **more):
+        """What somebody sees who has sent a form."""
+        return self.led(self.post(address, data, **more))
+
     def step(self, step, **changed):
-        return self.post("/fit", {**fields(**changed), "step": step})
+        return self.shown("/fit", {**fields(**changed), "step": step})
 
     def nonce(self, **changed):
         """A permit to spend, as the last step shows it."""
@@ -70,7 +80,8 @@ class Visitor:
 
     def start(self, nonce=None, **changed):
         nonce = self.nonce(**changed) if nonce is None else nonce
-        return self.post("/start", {**fields(**changed), "nonce": nonce})
+        answer = self.post("/start", {**fields(**changed), "nonce": nonce})
+        return answer if "/job/" in answer.headers.get("location", "") else self.led(answer)
 
     def ended(self, answer):
         """The page of a fit once it has ended, and the fit."""

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import URL, FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -25,9 +25,11 @@ from sfumato.data.tensor import TIME_BINS
 from sfumato.errors import DataError, SettingError, SfumatoError
 from sfumato.page import results, scripts
 from sfumato.page.choices import DUPLICATES, KNOWN, LOSSES, STEPS
-from sfumato.page.expected import account_of, expected
+from sfumato.page.drafts import Draft
+from sfumato.page.expected import account_of, expected, room_in
 from sfumato.page.guard import ENTRANCE, MOST_POSTED, MOST_UPLOADED, OPENING, Guard, same
 from sfumato.page.opened import look_at
+from sfumato.page.phrases import in_page_words, sentence
 from sfumato.page.wording import Settings, command_line
 from sfumato.page.workshop import Asked, Ordered, Workshop
 from sfumato.privacy.budgets import rounded_up
@@ -36,6 +38,7 @@ _HERE = Path(__file__).parent
 _USUAL = {"epsilon": "1", "delta": "1e-6", "goal": "epsilon", "loss": "squared", "duplicates": "mean"}
 _PLACES = (*STEPS, "confirm")
 _CHUNK = 1 << 20
+_GONE = "What was typed here is not kept any more. Open the file again."
 
 
 def application(
@@ -72,7 +75,9 @@ class _Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(up=partial(rounded_up, digits=3), short=_short)
+        self._templates.filters.update(
+            up=partial(rounded_up, digits=3), short=_short, sentence=sentence, plain=in_page_words
+        )
         self._templates.globals.update(
             csrf=workshop.known.csrf,
             base=workshop.known.base,
@@ -89,7 +94,9 @@ class _Page:
             Route(ENTRANCE, self.enter),
             Route("/", self.home),
             Route(OPENING, self.open, methods=["POST"]),
-            Route("/fit", self.fit, methods=["GET", "POST"]),
+            Route("/fit", self.fit),
+            Route("/fit", self.step, methods=["POST"]),
+            Route("/fit/{id}", self.steps),
             Route("/expect", self.expect, methods=["POST"]),
             Route("/preview", self.preview, methods=["POST"]),
             Route("/start", self.start, methods=["POST"]),
@@ -101,8 +108,26 @@ class _Page:
             Mount("/static", StaticFiles(directory=_HERE / "static")),
         ]
 
-    def _shown(self, template: str, status: int = 200, **facts: Any) -> HTMLResponse:
-        return HTMLResponse(self._templates.get_template(template).render(**facts), status)
+    def _shown(
+        self, template: str, status: int = 200, names: Collection[str] = (), **facts: Any
+    ) -> HTMLResponse:
+        """A page; ``names`` stay as they are written, also where a sentence begins with one."""
+        text = self._templates.get_template(template).render(names=names, **facts)
+        return HTMLResponse(text, status)
+
+    # -- from a form to an address ----------------------------------------------------------------
+
+    def _to_steps(self, request: Request, draft: Draft) -> Response:
+        """Lead to the page of what was typed: whoever comes back to it sends nothing again."""
+        return RedirectResponse(request.url_for("steps", id=self._shop.drafts.keep(draft)), 303)
+
+    def _back_to(self, place: URL, draft: Draft) -> Response:
+        """Lead back to a page that has an address, with what was typed there."""
+        return RedirectResponse(place.include_query_params(draft=self._shop.drafts.keep(draft)), 303)
+
+    def _typed(self, request: Request) -> Draft | None:
+        """What was typed, as the address says; None where it is not kept any more."""
+        return self._shop.drafts.find(request.query_params.get("draft", ""))
 
     # -- what goes wrong --------------------------------------------------------------------------
 
@@ -111,11 +136,11 @@ class _Page:
         words = {404: "There is nothing here."}.get(error.status_code, str(error.detail))
         return self._shown("error.html", error.status_code, said=words)
 
-    async def wrong(self, _: Request, error: Exception) -> Response:
+    async def wrong(self, request: Request, error: Exception) -> Response:
         words = str(error)
         if isinstance(error, OSError) and error.strerror:
             words = f"{error.filename or 'a file'}: {error.strerror}"
-        return self._shown("error.html", 400, said=words)
+        return self._shown("error.html", 400, [request.query_params.get("file", "")], said=words)
 
     # -- coming in, and opening a file ------------------------------------------------------------
 
@@ -128,33 +153,34 @@ class _Page:
         answer.set_cookie(known.cookie, known.session, httponly=True, samesite="strict", path=known.base)
         return answer
 
-    async def home(self, _: Request) -> Response:
-        return await run_in_threadpool(self._home)
+    async def home(self, request: Request) -> Response:
+        return await run_in_threadpool(self._home, self._typed(request) or Draft({}))
 
-    def _home(self, wrong: Mapping[str, str] | None = None, typed: str = "") -> Response:
-        folder = self._shop.folder
+    def _home(self, draft: Draft) -> Response:
+        folder, errors, typed = self._shop.folder, draft.errors, draft.fields.get("path", "")
         facts = {"folder": folder.path, "kept": folder.kept, "files": folder.listed(), "typed": typed}
-        limit = MOST_UPLOADED // 2**20
-        return self._shown("open.html", 400 if wrong else 200, errors=wrong or {}, limit=limit, **facts)
+        limit, names = MOST_UPLOADED // 2**20, draft.fields.values()
+        status = 400 if errors else 200
+        return self._shown("open.html", status, names, errors=errors, limit=limit, **facts)
 
     async def open(self, request: Request) -> Response:
         async with request.form(max_files=2, max_fields=20, max_part_size=MOST_POSTED) as form:
             self._check_csrf(form)
-            field = "path"
+            field, name = "path", str(form.get("path", ""))
+            typed = {"path": name}
             try:
                 upload, settings = form.get("upload"), form.get("settings")
                 if isinstance(settings, UploadFile) and settings.filename:
                     field = "settings"
-                    return await run_in_threadpool(self._reopened, await settings.read(MOST_POSTED))
+                    read = await settings.read(MOST_POSTED)
+                    draft = await run_in_threadpool(self._reopened, read)
+                    return self._to_steps(request, draft)
                 if isinstance(upload, UploadFile) and upload.filename:
-                    field = "upload"
+                    field, typed["upload"] = "upload", upload.filename
                     name = await self._uploaded(upload)
-                else:
-                    name = str(form.get("path", ""))
                 await run_in_threadpool(self._look, name)
             except (SfumatoError, OSError) as error:
-                home = partial(self._home, {field: str(error)}, str(form.get("path", "")))
-                return await run_in_threadpool(home)
+                return self._back_to(request.url_for("home"), Draft(typed, {field: str(error)}))
         return RedirectResponse(request.url_for("fit").include_query_params(file=name), 303)
 
     def _look(self, name: str) -> None:
@@ -181,48 +207,58 @@ class _Page:
             beside.unlink(missing_ok=True)
         return folder.name_of(place)
 
-    def _reopened(self, text: bytes) -> Response:
-        """The page as a file of settings says."""
+    def _reopened(self, text: bytes) -> Draft:
+        """All steps as a file of settings says."""
         return self._filled(Settings.of(text))
 
-    def _filled(self, settings: Settings) -> Response:
-        """The page as settings say, of a file that has the same columns still."""
+    def _filled(self, settings: Settings) -> Draft:
+        """All steps as settings say, of a file that has the same columns still."""
         asked = self._shop.asked({**settings.fields, "file": settings.file}, None)
         if asked.table.names != settings.columns:
             raise SettingError(
                 f"{settings.file} has other columns than when these settings were written"
             )
-        asked = self._shop.asked({**settings.fields, "file": settings.file}, STEPS[-1])
-        return self._steps(asked, asked.wrong or "confirm", rows=False)
+        return _at_the_end({**settings.fields, "file": settings.file})
 
     # -- the steps of a fit -----------------------------------------------------------------------
 
     async def fit(self, request: Request) -> Response:
-        if request.method != "POST":
-            again = self._shop.ordered.get(request.query_params.get("again", ""))
-            if again is not None:
-                return await run_in_threadpool(self._filled, again.settings)
-            raw = {"file": request.query_params.get("file", "")}
-            asked = await run_in_threadpool(self._shop.asked, raw, None)
-            return await run_in_threadpool(self._steps, asked, STEPS[0], rows=False)
-        raw = await self._posted(request)
-        return await run_in_threadpool(self._stepped, raw)
+        """The first step, of a file or of an earlier fit."""
+        again = self._shop.ordered.get(request.query_params.get("again", ""))
+        if again is not None:
+            draft = await run_in_threadpool(self._filled, again.settings)
+            return await run_in_threadpool(self._stepped, draft)
+        raw = {"file": request.query_params.get("file", "")}
+        asked = await run_in_threadpool(self._shop.asked, raw, None)
+        return await run_in_threadpool(self._steps, asked, STEPS[0], rows=False)
 
-    def _stepped(self, raw: Mapping[str, str]) -> Response:
+    async def step(self, request: Request) -> Response:
+        """Keep what was typed, and lead to the page of it."""
+        raw = await self._posted(request)
+        _places_of(raw)
+        await run_in_threadpool(self._look, raw.get("file", ""))
+        return self._to_steps(request, Draft(raw))
+
+    async def steps(self, request: Request) -> Response:
+        draft = self._shop.drafts.find(request.path_params["id"])
+        if draft is None:
+            raise HTTPException(410, _GONE)
+        return await run_in_threadpool(self._stepped, draft)
+
+    def _stepped(self, draft: Draft) -> Response:
         """The page after a step: with the next one open, or with what is wrong."""
-        rows, step, at = bool(raw.get("rows")), raw.get("step", STEPS[0]), raw.get("at", STEPS[0])
-        if step not in STEPS or at not in _PLACES:
-            raise SettingError("there is no such step")
-        open_now = _PLACES.index(at) if rows else max(_PLACES.index(step) + 1, _PLACES.index(at))
+        raw, rows, refusal = draft.fields, bool(draft.fields.get("rows")), draft.errors.get("refusal")
+        step, at = _places_of(raw)
+        open_now = at if rows else max(step + 1, at)
         if open_now == 0:  # to look at the data is no step
             return self._steps(self._shop.asked(raw, None), STEPS[0], rows=rows)
         asked = self._shop.asked(raw, STEPS[open_now - 1])
-        return self._steps(asked, asked.wrong or _PLACES[open_now], rows=rows)
+        return self._steps(asked, asked.wrong or _PLACES[open_now], rows=rows, refusal=refusal)
 
     def _steps(self, asked: Asked, step: str, *, rows: bool, refusal: str | None = None) -> Response:
         """The page with all steps up to one; with what the planner says at the end."""
         told = spent = nonce = None
-        form = asked.form
+        form, differs = asked.form, tuple[str, ...]()
         if step == "confirm":
             choices = form.choices()
             try:
@@ -231,12 +267,14 @@ class _Page:
                 form.errors["goal"], step = str(error), "budget"
             else:
                 nonce = self._shop.confirmation(asked, choices, told, spent)
+                differs = self._shop.differs(asked)
         raw = {**_USUAL, **form.raw}
         reached = _PLACES.index(step)
         status = 400 if form.errors or refusal else 200
         facts = {"table": asked.table, "reached": reached, "rows": rows, "told": told, "spent": spent}
+        facts |= {"nonce": nonce, "refusal": refusal, "differs": differs}
         return self._shown(
-            "fit.html", status, form=form, raw=raw, nonce=nonce, refusal=refusal, **facts, step=step
+            "fit.html", status, _names(asked.file, form.columns), form=form, raw=raw, **facts, step=step
         )
 
     async def expect(self, request: Request) -> Response:
@@ -247,7 +285,7 @@ class _Page:
         asked = self._shop.asked(raw, STEPS[-1])
         if asked.wrong is not None:
             first = next(iter(asked.form.errors.values()))
-            return self._shown("part_wrong.html", said=f"Not yet: {first}.")
+            return self._shown("part_wrong.html", said=f"Not yet: {first}")
         try:
             told = expected(asked.form.choices())
         except SfumatoError as error:
@@ -269,23 +307,25 @@ class _Page:
         """Spend, if this was confirmed as it stands."""
         raw = await self._posted(request)
         found = await run_in_threadpool(self._start, raw)
-        if isinstance(found, Response):
-            return found
+        if isinstance(found, Draft):
+            return self._to_steps(request, found)
         return RedirectResponse(request.url_for("job", id=found.job.id), 303)
 
-    def _start(self, raw: Mapping[str, str]) -> Ordered | Response:
+    def _start(self, raw: Mapping[str, str]) -> Ordered | Draft:
         asked = self._shop.asked(raw, STEPS[-1])
         if asked.wrong is not None:
-            return self._steps(asked, asked.wrong, rows=False)
+            return _at_the_end(raw)
         try:
             return self._shop.start(asked, raw.get("nonce", ""))
         except SfumatoError as error:
-            return self._steps(asked, "confirm", rows=False, refusal=str(error))
+            return _at_the_end(raw, {"refusal": str(error)})
 
     # -- a fit, and what came of it ---------------------------------------------------------------
 
     async def job(self, request: Request) -> Response:
-        return await run_in_threadpool(self._job, self._ordered(request), "job.html")
+        typed = self._typed(request)
+        asked = None if typed is None else typed.fields
+        return await run_in_threadpool(self._job, self._ordered(request), "job.html", asked)
 
     async def job_part(self, request: Request) -> Response:
         return await run_in_threadpool(self._job, self._ordered(request), "part_job.html")
@@ -293,17 +333,19 @@ class _Page:
     def _job(self, ordered: Ordered, template: str, asked: Mapping[str, str] | None = None) -> Response:
         job, state = ordered.job, ordered.job.state
         facts: dict[str, Any] = {"ordered": ordered, "job": job, "state": state, "listed": None}
-        facts |= {"model": None, "held_out": [], "found": None, "asked": asked or {}, "labels": {}}
-        facts["account"] = None if ordered.before is None else account_of(ordered.before.path)
+        facts |= {"model": None, "held_out": [], "remark": None, "asked": asked or {}, "labels": {}}
+        account = None if ordered.before is None else account_of(ordered.before.path)
+        facts |= {"account": account, "room": None if account is None else room_in(account)}
         if state == "done":
-            found = job.result
-            facts |= {"found": found, "held_out": results.held_out(found)}
+            held_out = results.held_out(job.result)
+            facts |= {"held_out": held_out, "remark": results.does_not_pay(held_out)}
             if not ordered.is_preview:
                 facts["model"] = results.fitted(ordered.places.out)
                 facts["labels"] = results.suggested(ordered.places.out)
-        if asked and facts["model"] is not None:
+        if asked is not None and facts["model"] is not None:
             facts["listed"] = self._listed(ordered, facts["model"], asked)
-        return self._shown(template, step=job.step(), **facts)
+        names = _names(ordered.places.file, ordered.settings.columns)
+        return self._shown(template, names=names, step=job.step(), **facts)
 
     @staticmethod
     def _listed(ordered: Ordered, model: results.Fitted, asked: Mapping[str, str]) -> dict[str, Any]:
@@ -318,8 +360,9 @@ class _Page:
             return {"wrong": str(error), "rows": []}
 
     async def top(self, request: Request) -> Response:
-        raw = await self._posted(request)
-        return await run_in_threadpool(self._job, self._ordered(request), "job.html", raw)
+        """Keep what to list, which can name a person: no address of a browser's history holds it."""
+        raw, ordered = await self._posted(request), self._ordered(request)
+        return self._back_to(request.url_for("job", id=ordered.job.id), Draft(raw))
 
     async def cancel(self, request: Request) -> Response:
         await self._posted(request)
@@ -356,6 +399,24 @@ class _Page:
             raise HTTPException(403, "This form is not of this page, or of an earlier start of it.")
 
 
+def _places_of(raw: Mapping[str, str]) -> tuple[int, int]:
+    """The step whose button was pressed, and the last one that was open."""
+    step, at = raw.get("step", STEPS[0]), raw.get("at", STEPS[0])
+    if step not in STEPS or at not in _PLACES:
+        raise SettingError("there is no such step")
+    return _PLACES.index(step), _PLACES.index(at)
+
+
+def _at_the_end(raw: Mapping[str, str], errors: Mapping[str, str] | None = None) -> Draft:
+    """All steps open, as far as they are filled in well."""
+    return Draft({**raw, "step": STEPS[-1], "at": _PLACES[-1], "rows": ""}, errors or {})
+
+
+def _names(file: Path, columns: Collection[str]) -> list[str]:
+    """What sentences may begin with that is no word of theirs."""
+    return [file.name, str(file), *columns]
+
+
 def _short(number: float) -> str:
     """A number to look at: three digits, or whole where it is large."""
     return f"{number:,.0f}" if abs(number) >= 1_000 else f"{number:#.3g}".rstrip(".")
@@ -368,9 +429,19 @@ def _made(ordered: Ordered) -> Path:
     return ordered.places.out
 
 
+def _held_back(ordered: Ordered) -> bytes:
+    """The holder's report of a fit that has ended well, with all that is said of it here."""
+    model, ledger = _made(ordered), ordered.places.ledger
+    errors = results.held_out(ordered.job.result)
+    remark = results.does_not_pay(errors)
+    said = [sentence(in_page_words(line)) + "." for line in ordered.differs]
+    return results.holders_report(model, ledger, errors, [*([remark] if remark else []), *said])
+
+
 _DOWNLOADS: dict[str, Any] = {
     "release.zip": (lambda each: results.release_zip(_made(each)), "application/zip"),
     "report.html": (lambda each: results.release_report(_made(each)), "text/html"),
+    "report-not-for-release.html": (_held_back, "text/html"),
     "command.sh": (lambda each: command_line(each.job.words), "text/x-shellscript"),
     "fit.py": (lambda each: scripts.script(each.choices, each.epsilon, each.places), "text/x-python"),
     "fit.ipynb": (

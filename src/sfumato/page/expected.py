@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import floor
 from pathlib import Path
 
 from sfumato.errors import BudgetError, SfumatoError
@@ -13,7 +14,6 @@ from sfumato.page.wording import plan_order
 from sfumato.privacy.account import Account, read_ledger
 from sfumato.privacy.budgets import Budget
 from sfumato.privacy.units import AnyUnit
-from sfumato.surface import command_line
 
 _PAYS = 0.99  # of the constant's error, below which a fit is worth its budget
 _BESIDE = (0.3, 1.0, 3.0)  # times the epsilon that is asked for
@@ -148,6 +148,7 @@ class Spending:
     limit: str | None
     refused: str | None
     charges: int
+    room: float | None = None  # epsilon that one more fit may have, about; None without a limit
 
     @property
     def new(self) -> bool:
@@ -159,6 +160,18 @@ def account_of(path: Path) -> Account | None:
     if not path.exists() or not path.stat().st_size:
         return None
     return read_ledger(path)
+
+
+def room_in(account: Account) -> float | None:
+    """Epsilon that one more fit may have within the limit, rounded down; None where there is none.
+
+    It is that of a fit with the noise that costs the least: another may have to do with less.
+    """
+    kept, limit = account.filter, account.limit
+    if kept is None or not isinstance(limit, Budget):
+        return None
+    most = kept.largest_fit(account.spent, account.fits + 1, limit.delta)
+    return floor(100 * most) / 100
 
 
 def spending(choices: Choices, path: Path) -> Spending:
@@ -174,6 +187,7 @@ def spending(choices: Choices, path: Path) -> Spending:
     delta = fresh.usual_delta if account is not None else choices.delta
     if refused is None and fresh.begun(events).admits(events) is None:
         refused = "this fit would pass the limit of the ledger"
+    room = None if account is None else room_in(account)
     return Spending(
         path=path,
         before=None if account is None else account.epsilon(delta),
@@ -183,6 +197,7 @@ def spending(choices: Choices, path: Path) -> Spending:
         limit=None if fresh.limit is None else str(fresh.limit),
         refused=refused,
         charges=len(fresh.charges),
+        room=room,
     )
 
 
@@ -201,7 +216,6 @@ def _other_promise(account: Account, unit: AnyUnit, limit: Budget | None) -> str
 def spending_or_refusal(choices: Choices, path: Path) -> Spending:
     """The same; a ledger that cannot be read is a refusal."""
     try:
-        with command_line():
-            return spending(choices, path)
+        return spending(choices, path)
     except (BudgetError, OSError, SfumatoError) as error:
         return Spending(path, None, None, choices.delta, 0, None, str(error), 0)

@@ -15,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sfumato.surface import command_line
+
 ENTRANCE = "/enter"
 OPENING = "/open"  # takes uploads
 MOST_UPLOADED = 2**30  # bytes
@@ -82,7 +84,8 @@ class Guard:
             await PlainTextResponse(*refusal)(scope, receive, send_guarded)
             return
         beneath = {**scope, "root_path": self._known.base}
-        await self._app(beneath, self._limited(request, receive), send_guarded)
+        with command_line():  # whose flags the page has its own words for
+            await self._app(beneath, self._limited(request, receive), send_guarded)
 
     def _refusal(self, request: Request) -> tuple[str, int] | None:
         """Why this is not answered, with the status; None where it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,9 @@ from sfumato import store
 from sfumato.errors import SettingError
 from sfumato.estimators.base import TensorEstimator
 from sfumato.estimators.loading import load
+from sfumato.report.page.contents import Held
 from sfumato.report.records import Result
+from sfumato.solvers.private.constant import PrivateConstant
 
 RELEASE = "release"
 _LISTED = 10
@@ -84,6 +87,14 @@ def release_report(model: Path) -> bytes:
         return made.read_bytes()
 
 
+def holders_report(
+    model: Path, ledger: Path | None, errors: Sequence[Result], said: Sequence[str]
+) -> bytes:
+    """The page for the holder alone: with owners' rows, the ledger, and errors at held-out entries."""
+    held = Held(results=tuple(errors), remarks=tuple(said))
+    return _loaded(model)._page(ledger=ledger, held=held).text.encode()
+
+
 def top_list(model: Path, mode: str, labels: dict[str, str]) -> list[tuple[str, float]]:
     """The levels of a mode with the highest predictions, where the other modes are as given."""
     loaded = _loaded(model)
@@ -114,3 +125,21 @@ def held_out(result: dict[str, Any]) -> list[Result]:
     """Errors at entries that were held out: for the holder alone."""
     names = ("name", "rmse", "seconds")
     return [Result(**{name: each[name] for name in names}) for each in result["held_out"]]
+
+
+def does_not_pay(errors: Sequence[Result]) -> str | None:
+    """What the command line says of a fit that does not beat its rivals; None where it does.
+
+    Private ones, where they were measured; else the average of all, which any fit has to beat.
+    """
+    if not errors or errors[-1].name.startswith(PrivateConstant.name):
+        return None
+    *rivals, fit = errors
+    private = [each for each in rivals if not each.name.endswith(", not private")]
+    better = [each.name for each in private or rivals[:1] if each.rmse <= fit.rmse]
+    if not better:
+        return None
+    return (
+        f"The fit does not beat {' and '.join(better)} here: what it adds to these is lost in its "
+        "noise. A larger epsilon or more data could change that."
+    )

@@ -12,6 +12,9 @@ _INTRODUCTION = (
     "A private fit. Each run charges the budget once more: to the ledger, where there is one. The "
     "bounds, sizes and numbers below are public, and do not come from the data."
 )
+_EXPLAINED = (
+    "# True: labels that occur in the file are known to everyone, which the guarantee assumes.\n"
+)
 
 
 def cells(choices: Choices, epsilon: float, places: Places) -> list[str]:
@@ -75,15 +78,18 @@ def _reading(choices: Choices, places: Places) -> str:
     )
 
 
-def _labels(choices: Choices, places: Places) -> str:
-    said = [f"...: {reads_labels(choices)}"]
+def _labels(choices: Choices, places: Places) -> str | None:
+    """Labels that everyone knows, mode by mode."""
+    said, read_off = [], reads_labels(choices)
     for m, (mode, known) in enumerate(choices.known.items()):
-        if known.how == "range":
+        if known.how == "file" and read_off:
+            said.append(f"{mode!r}: True")
+        elif known.how == "range":
             said.append(f"{mode!r}: [str(n) for n in range(1, {known.size} + 1)]")
         elif known.how == "list":
             path = str(places.labels(m))
             said.append(f'{mode!r}: Path({path!r}).read_text("utf-8").splitlines()')
-    return "{" + ", ".join(said) + "}"
+    return "{" + ", ".join(said) + "}" if said else None
 
 
 def _promise(choices: Choices, epsilon: float, places: Places) -> str:
@@ -111,7 +117,7 @@ def _promise(choices: Choices, epsilon: float, places: Places) -> str:
             "limit": f"sf.Budget({choices.limit!r}, {choices.delta!r})" if limited else None,
         },
     )
-    return f"{public}\n{privacy}"
+    return f"{_EXPLAINED if reads_labels(choices) else ''}{public}\n{privacy}"
 
 
 def _fitting(choices: Choices, places: Places) -> list[str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from sfumato.errors import BudgetError, SettingError
 from sfumato.page.choices import Choices, Form
+from sfumato.page.differences import differences
+from sfumato.page.drafts import Drafts
 from sfumato.page.expected import Expected, Spending, expected, spending_or_refusal
 from sfumato.page.guard import Confirmations, Secrets
 from sfumato.page.invented import preview
@@ -37,6 +39,8 @@ class Ordered:
     places: Places
     settings: Settings
     before: Spending | None  # None of a preview, which spends nothing
+    told: Expected
+    differs: tuple[str, ...] = ()  # the file, from what was said of it: for the holder alone
 
     @property
     def is_preview(self) -> bool:
@@ -61,6 +65,7 @@ class Workshop:
     ledger: Path | None
     known: Secrets = field(default_factory=Secrets)
     confirmations: Confirmations = field(default_factory=Confirmations)
+    drafts: Drafts = field(default_factory=Drafts)
     ordered: dict[str, Ordered] = field(default_factory=dict)
     _starting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -80,6 +85,11 @@ class Workshop:
     def spending(self, asked: Asked, choices: Choices) -> Spending:
         return spending_or_refusal(choices, self.ledger_of(asked.file))
 
+    @staticmethod
+    def differs(asked: Asked) -> tuple[str, ...]:
+        """What the file of a form that was checked holds other than was said of it."""
+        return differences(asked.file, asked.form.choices())
+
     # -- fits -------------------------------------------------------------------------------------
 
     def confirmation(self, asked: Asked, choices: Choices, told: Expected, spent: Spending) -> str:
@@ -94,7 +104,7 @@ class Workshop:
     def start(self, asked: Asked, nonce: str) -> Ordered:
         """Begin a fit that was confirmed."""
         choices = asked.form.choices()
-        told, spent = expected(choices), self.spending(asked, choices)
+        told, spent, differs = expected(choices), self.spending(asked, choices), self.differs(asked)
         if spent.refused is not None:
             raise BudgetError(spent.refused)
         with self._starting:
@@ -107,7 +117,10 @@ class Workshop:
             write_labels(choices, places)
             (folder / "settings.json").write_text(self._settings(asked).text(), "utf-8")
             job = Job(words(choices, told.epsilon, places), folder)
-            return self._begun(Ordered(job, choices, told.epsilon, places, self._settings(asked), spent))
+            settings = self._settings(asked)
+            return self._begun(
+                Ordered(job, choices, told.epsilon, places, settings, spent, told, differs)
+            )
 
     def start_preview(self, asked: Asked) -> Ordered:
         """Begin the same fit of invented data."""
@@ -119,7 +132,8 @@ class Workshop:
             said = preview(choices, told.epsilon, folder)
             places = Places(folder / "invented.csv", folder / "model")
             job = Job(said, folder)
-            return self._begun(Ordered(job, choices, told.epsilon, places, self._settings(asked), None))
+            settings = self._settings(asked)
+            return self._begun(Ordered(job, choices, told.epsilon, places, settings, None, told))
 
     def _begun(self, ordered: Ordered) -> Ordered:
         ordered.job.start()

@@ -17,10 +17,14 @@ from paging import FILE, Visitor, fields, write_table, wrong_in
 
 import sfumato as sf
 from sfumato import store
+from sfumato.cli import beside
+from sfumato.page import results
 from sfumato.page.choices import Form
+from sfumato.page.expected import room_in
 from sfumato.page.jobs import Job
 from sfumato.page.scripts import notebook, script
 from sfumato.page.wording import Places, words, write_labels
+from sfumato.report.records import Result
 
 COLUMNS = ("patient", "drug", "day", "score", "note")
 
@@ -102,12 +106,12 @@ def test_lists_are_the_models_and_marked_where_they_use_own_rows(fitted):
     model = sf.load(ordered.places.out)
     patient = next(label for label in model.modes_[0].labels if str(label).startswith("p"))
     form = {"mode": "drug", "label-0": str(patient)}
-    page = visitor.post(f"{address_of(ordered)}/top", form)
+    page = visitor.shown(f"{address_of(ordered)}/top", form)
     shown = re.findall(r"<td>(\w+)</td><td>([\d.]+)</td>", page.text)[-10:]
     assert [label for label, _ in shown] == [
         str(label) for label, _ in model.top("drug", patient=patient)
     ]
-    assert page.text.count("NOT FOR RELEASE") == 2
+    assert page.text.count("NOT FOR RELEASE.") == 2
 
 
 @pytest.mark.parametrize(
@@ -116,10 +120,77 @@ def test_lists_are_the_models_and_marked_where_they_use_own_rows(fitted):
 )
 def test_lists_of_what_is_not_there_say_so(fitted, asked):
     visitor, _, ordered = fitted
-    page = visitor.post(f"{address_of(ordered)}/top", asked)
+    page = visitor.shown(f"{address_of(ordered)}/top", asked)
     assert page.status_code == 200
     assert len(wrong_in(page)) == 1 or "keep" in page.text
     assert "<i>" not in page.text
+
+
+def test_the_holders_report_has_all_there_is_and_says_that_it_is_not_for_release(fitted):
+    visitor, _, ordered = fitted
+    answer = visitor.get(f"{address_of(ordered)}/get/report-not-for-release.html")
+    disposition = 'attachment; filename="report-not-for-release.html"'
+    assert answer.headers["content-disposition"] == disposition
+    assert "Not for release" in answer.text
+    for each in ordered.job.result["held_out"]:
+        assert f"{each['rmse']:.4f}" in answer.text
+    assert "The whole ledger" in answer.text
+
+
+def test_what_was_expected_stands_beside_what_came(fitted):
+    _, page, ordered = fitted
+    came = ordered.job.result["held_out"]
+    said = re.search(
+        r"Expected: ([\d.]+), .*?\. Came: ([\d.]+); with one average for all ([\d.]+)\.", page.text
+    )
+    assert float(said[1]) == pytest.approx(ordered.told.error, rel=0.01)
+    assert float(said[2]) == pytest.approx(came[-1]["rmse"], rel=0.01)
+    assert float(said[3]) == pytest.approx(came[0]["rmse"], rel=0.01)
+    assert page.text.index("NOT FOR RELEASE.") < page.text.index("Expected: ")
+
+
+def errors_of(**found):
+    return [Result(name.replace("_", " "), rmse, 0.0) for name, rmse in found.items()]
+
+
+def test_a_fit_that_does_not_pay_is_told_as_on_the_command_line():
+    open_ones = errors_of(**{"constant, not private": 1.0, "biases, not private": 0.8})
+    private = errors_of(private_constant=1.1, private_biases=0.9)
+    (fit,) = errors_of(moments=0.95)
+    said = results.does_not_pay([*open_ones, *private, fit])
+    assert said == beside.Comparison(open_ones, private, fit).lines[0]
+    assert results.does_not_pay([*open_ones, *private[:1], fit]) is None
+    assert results.does_not_pay([*open_ones, fit]) is None
+    (worse,) = errors_of(moments=1.2)
+    assert "constant, not private here" in results.does_not_pay([*open_ones, worse])
+    assert results.does_not_pay([*open_ones, *errors_of(private_constant=1.2)]) is None
+    assert results.does_not_pay([]) is None
+
+
+def test_the_page_of_a_fit_that_does_not_pay_says_so(fitted, monkeypatch):
+    visitor, _, ordered = fitted
+    result, errors = ordered.job.result, [each["rmse"] for each in ordered.job.result["held_out"]]
+    for found in (sorted(errors, reverse=True), sorted(errors)):
+        changed = [{**each, "rmse": rmse} for each, rmse in zip(result["held_out"], found, strict=True)]
+        monkeypatch.setattr(Job, "result", {**result, "held_out": changed})
+        page = visitor.get(address_of(ordered)).text
+        assert ("does not beat" in page) == (found == sorted(errors))
+    assert page.index("NOT FOR RELEASE.") < page.index("The fit does not beat constant, not private")
+    report = visitor.get(f"{address_of(ordered)}/get/report-not-for-release.html").text
+    assert "The fit does not beat constant, not private" in report
+    assert "does not beat" not in visitor.get(f"{address_of(ordered)}/get/report.html").text
+
+
+def test_how_much_a_fit_may_still_have_is_said(fitted):
+    visitor, page, _ = fitted
+    room = room_in(sf.read_ledger(ledger_of(visitor)))
+    assert 2 < room < 5  # squares of epsilons add up, about
+    assert f"one more fit may have up to about epsilon {room:g}" in page.text
+    assert "% is left" not in page.text
+    again = visitor.step("budget", epsilon="5", limit="5")
+    said = re.sub(r"\s+", " ", again.text)
+    assert "would pass the limit" in said
+    assert f"choose a smaller epsilon in step 5, {room:g} at most" in said
 
 
 def test_what_is_not_there_is_not_found(fitted):
@@ -167,10 +238,10 @@ def test_nothing_starts_without_the_permit_of_the_last_step(visitor, counted):
 def test_two_tabs_do_not_spend_twice(visitor, counted, monkeypatch):
     first, second = visitor.nonce(), visitor.nonce()
     assert visitor.start(first).status_code == 303
-    assert "another fit is running" in wrong_in(visitor.start(second))[0]
+    assert "Another fit is running" in wrong_in(visitor.start(second))[0]
     monkeypatch.setattr(Job, "state", "done")
     for nonce in (first, second):
-        assert "this confirmation has been used" in wrong_in(visitor.start(nonce))[0]
+        assert "This confirmation has been used" in wrong_in(visitor.start(nonce))[0]
     assert len(counted) == 1
 
 
@@ -239,7 +310,7 @@ def test_a_damaged_ledger_is_refused(visitor):
 def test_an_error_of_the_command_is_shown_and_nothing_is_spent(visitor):
     page, ordered = visitor.ended(visitor.start(size_0="50"))  # there are 60
     assert ordered.job.state == "failed"
-    assert "there are more levels of patient than the public number, 50" in wrong_in(page)[0]
+    assert "There are more levels of patient than the public number, 50" in wrong_in(page)[0]
     assert "nothing spent" in page.text
     assert not ledger_of(visitor).exists() or not sf.read_ledger(ledger_of(visitor)).charges
 
@@ -372,6 +443,18 @@ def test_the_script_and_the_command_plan_the_same_fit(tmp_path, way):
         found[how] = {name: said for name, said in guarantee.items() if name != "ledger"}
         assert sf.read_ledger(places.ledger).fits == 1
     assert found["command"] == found["script"]
+
+
+def test_the_script_names_the_modes_whose_labels_are_known(tmp_path):
+    form = Form(FILE, COLUMNS, fields(known_1="file"))
+    assert form.checked("budget") is None, form.errors
+    text = script(form.choices(), 2.0, Places(tmp_path / FILE, tmp_path / "model"))
+    assert "labels={'drug': True}" in text
+    assert "# True: labels that occur in the file are known to everyone" in text
+    assert "..." not in text
+    form = Form(FILE, COLUMNS, fields(unit="value"))
+    assert form.checked("budget") is None, form.errors
+    assert "labels=" not in script(form.choices(), 2.0, Places(tmp_path / FILE, tmp_path / "model"))
 
 
 def test_downloads_run_as_they_are(fitted, tmp_path):

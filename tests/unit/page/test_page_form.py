@@ -44,7 +44,7 @@ def test_steps_open_one_after_another(visitor):
 def test_rows_are_shown_only_when_asked_for(visitor):
     for answer in (visitor.get("/fit", params={"file": FILE}), *(visitor.step(step) for step in STEPS)):
         assert "2024-01-" not in answer.text
-    rows = visitor.post("/fit", {"file": FILE, "rows": "1"})
+    rows = visitor.shown("/fit", {"file": FILE, "rows": "1"})
     assert "2024-01-" in rows.text
     assert "Do not choose public numbers by them" in rows.text
 
@@ -58,7 +58,7 @@ def test_columns_are_told_with_what_they_hold(visitor):
 
 
 def test_public_numbers_are_never_filled_in_from_the_file(visitor):
-    answer = visitor.post("/fit", {**_first_steps(), "step": "protect"})
+    answer = visitor.shown("/fit", {**_first_steps(), "step": "protect"})
     values = dict(re.findall(r'<input id="([\w-]+)" name="[\w-]+" value="([^"]*)"', answer.text))
     assert set(values) >= {"low", "high", "size-0", "size-1", "entries", "spread"}
     assert not any(values.values()), values
@@ -138,10 +138,10 @@ def test_the_page_of_a_file_with_markup_in_it_has_none_of_it(tmp_path):
     (tmp_path / "<i>.csv").write_text("\n".join(lines) + "\n")
     visitor = Visitor(tmp_path).enter()
     form = {"file": "<i>.csv", "role-0": "mode", "role-1": "mode", "role-2": "value", "unit": "mode:1"}
-    pages = [visitor.get("/"), visitor.post("/fit", {**form, "rows": "1"})]
-    pages += [visitor.post("/fit", {**form, "step": step}) for step in ("columns", "protect")]
-    pages += [visitor.post("/fit", {**form, "low": bad, "size-0": bad, "step": "public"})]
-    pages += [visitor.post("/open", {"path": bad}), visitor.post("/expect", {**form, "low": bad})]
+    pages = [visitor.get("/"), visitor.shown("/fit", {**form, "rows": "1"})]
+    pages += [visitor.shown("/fit", {**form, "step": step}) for step in ("columns", "protect")]
+    pages += [visitor.shown("/fit", {**form, "low": bad, "size-0": bad, "step": "public"})]
+    pages += [visitor.shown("/open", {"path": bad}), visitor.post("/expect", {**form, "low": bad})]
     for page in pages:
         assert "<script>alert" not in page.text
         assert "<i>" not in page.text
@@ -176,7 +176,7 @@ def test_no_field_makes_the_page_fail_or_spend(visitor, changed, address):
     sent = {**fields(), "step": "budget", **changed}
     if address == "/preview":
         sent["entries"] = "no"  # or one may begin
-    answer = visitor.post(address, sent)
+    answer = visitor.shown(address, sent)
     assert answer.status_code in (200, 400)
     assert not visitor.shop.ordered
 
@@ -240,12 +240,12 @@ def test_settings_are_opened_as_they_were_written(visitor):
     settings = Settings(FILE, COLUMNS, {**fields(epsilon="1.25"), "low": "-7"})
     again = Settings.of(settings.text().encode())
     assert again == settings
-    answer = visitor.post("/open", {}, files={"settings": ("settings.json", settings.text())})
+    answer = visitor.shown("/open", {}, files={"settings": ("settings.json", settings.text())})
     assert answer.status_code == 200
     assert 'value="1.25"' in answer.text
     assert 'value="-7"' in answer.text
     other = json.loads(settings.text()) | {"columns": ["a", "b", "c"]}
-    answer = visitor.post("/open", {}, files={"settings": ("settings.json", json.dumps(other))})
+    answer = visitor.shown("/open", {}, files={"settings": ("settings.json", json.dumps(other))})
     assert "other columns" in wrong_in(answer)[0]
 
 

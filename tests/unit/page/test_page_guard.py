@@ -119,10 +119,10 @@ def test_paths_stay_below_the_folder(tmp_path, name):
     (inside / "away").symlink_to(tmp_path)
     (inside / "loop.csv").symlink_to(inside / "loop.csv")
     visitor = Visitor(inside).enter()
-    answer = visitor.post("/open", {"path": name})
+    answer = visitor.shown("/open", {"path": name})
     assert answer.status_code == 400
     assert "p1," not in answer.text
-    assert visitor.post("/fit", {**fields(), "file": name, "rows": "1"}).status_code == 400
+    assert visitor.shown("/fit", {**fields(), "file": name, "rows": "1"}).status_code == 400
     assert visitor.get("/fit", params={"file": name}).status_code == 400
 
 
@@ -184,7 +184,7 @@ def test_an_upload_is_kept_and_one_of_its_name_replaced(visitor, tmp_path):
     ],
 )
 def test_what_is_no_table_is_refused_and_not_kept(visitor, tmp_path, name, content):
-    answer = upload(visitor.enter(), name, content)
+    answer = visitor.led(upload(visitor.enter(), name, content))
     assert answer.status_code == 400
     assert not list((tmp_path / "sfumato-page/uploads").iterdir())
 
@@ -222,7 +222,7 @@ def test_uploads_have_a_limit_whatever_their_length_says(visitor, tmp_path):
     ],
 )
 def test_settings_that_are_none_are_refused(visitor, text):
-    answer = visitor.enter().post("/open", {}, files={"settings": ("settings.json", text)})
+    answer = visitor.enter().shown("/open", {}, files={"settings": ("settings.json", text)})
     assert answer.status_code == 400
 
 
