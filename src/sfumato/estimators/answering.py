@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CERTAIN = Certainty(0.0, 0.0)  # of fits without privacy
+_SQUARED_ALONE = "intervals are for numbers that are fitted as they are"
 
 
 class Answering(Parametrised):
@@ -74,6 +75,13 @@ class Answering(Parametrised):
 
     @property
     def _loss(self) -> Loss:
+        """What every fit and plan asks for first: intervals that could not be told are refused here,
+        before there is a charge for them.
+        """
+        if self.loss != "squared" and getattr(getattr(self, "privacy", None), "intervals", False):
+            raise SettingError(
+                f"{_SQUARED_ALONE}: leave {setting('intervals')} out, or {setting('loss', self.loss)}"
+            )
         return LOSSES[self.loss]
 
     @property
@@ -186,10 +194,7 @@ class Answering(Parametrised):
     def _check_errors(self) -> None:
         """Refuse an interval that nothing was released or kept for."""
         if self.loss != "squared":
-            raise SettingError(
-                f"intervals are for numbers that are fitted as they are: this is a fit with "
-                f"{setting('loss', self.loss)}"
-            )
+            raise SettingError(f"{_SQUARED_ALONE}: this is a fit with {setting('loss', self.loss)}")
         if self.guarantee_ is not None:
             check_told(self.errors_)
         if self.guarantee_ is None and self.scatter_ is None:

@@ -117,12 +117,33 @@ def choose(
     budget: Budget | ZCDP,
     most: int | None = None,
     profile: Profile | None = None,
+    *,
+    intervals: bool = False,
 ) -> Choice:
     """What ``auto`` stands for, from public numbers alone; ``most`` is the largest rank to choose.
 
     Where a value is protected by itself, noise on the values themselves is small at large epsilons,
-    and all that is fitted to them after it is free. What each method can be expected to reach decides.
+    and all that is fitted to them after it is free. What each method can be expected to reach decides;
+    with ``intervals`` among those that tell how much noise their rows have.
     """
+    from sfumato.fit.planner import forecast
+
+    found = _best(facts, budget, most, profile)
+    if not intervals or _knows_doubts(found.method, facts, budget):
+        return found
+    if not isinstance(facts.unit, Value):
+        return Choice("bias")
+    best = forecast(facts, budget, profile=profile, most=most).best
+    return Choice(best.method, best.rank or None)
+
+
+def _knows_doubts(method: str, facts: Facts, budget: Budget | ZCDP) -> bool:
+    """Whether a method tells how much noise its rows have."""
+    return bool(getattr(private_solver(method, facts, Wish(budget)), "knows_doubts", False))
+
+
+def _best(facts: Facts, budget: Budget | ZCDP, most: int | None, profile: Profile | None) -> Choice:
+    """Among all methods."""
     from sfumato.fit.planner import forecast, multiplier, serves_factors
     from sfumato.solvers.private.pairs.settings import columns
     from sfumato.solvers.private.pairs.solver import serves_pairs
@@ -163,7 +184,7 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
         most = int(np.median(facts.shape.ranks))
     open_rank = rank is not None and most is None
     if method == "auto":
-        chosen = choose(facts, budget, most, profile)
+        chosen = choose(facts, budget, most, profile, intervals=privacy.intervals)
         bare = open_rank and not has_factors(chosen.method)  # one component that stays zero
         return chosen._replace(rank=1) if bare else chosen
     if open_rank and (method == "moments" or isinstance(method, PrivateMoments)):

@@ -105,6 +105,14 @@ class Doubts:
         )
         return replace(self, noise=noise)
 
+    def scaled(self, times: float) -> Doubts:
+        """With so many times the variance of everything."""
+        noise, data = (
+            tuple(None if part is None else times * part for part in parts)
+            for parts in (self.noise, self.data)
+        )
+        return replace(self, scatter=times * self.scatter, noise=noise, data=data)
+
     # -- rare levels ----------------------------------------------------------------------------
 
     @property

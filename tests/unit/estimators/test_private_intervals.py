@@ -21,7 +21,16 @@ from sfumato.privacy.ledger import Draw, Ledger
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.intervals import LABEL, ResidualsQuery, WithIntervals, change, stretched
-from sfumato.solvers.private.residuals import BINS, ENDS, rare_variances, shape_from
+from sfumato.solvers.private.residuals import (
+    BINS,
+    ENDS,
+    GUESSED,
+    KNOWN,
+    rare_variances,
+    shape_from,
+    usual_shape,
+)
+from sfumato.solvers.private.spread import knows_spread
 
 _USERS, _ITEMS = 400, 60
 
@@ -67,6 +76,88 @@ def test_nine_of_ten_values_lie_between_the_bounds(unit, local, epsilon):
     assert 2 * binom.cdf(round(0.87 * test.n_entries), test.n_entries, 0.9) < 1e-6
     assert (found.low <= found.prediction).all()
     assert (found.prediction <= found.high).all()
+
+
+@pytest.mark.parametrize(("epsilon", "asked"), [(0.1, False), (0.5, False), (5.0, True)])
+def test_where_the_spread_is_not_asked_for_bounds_are_wide_enough(epsilon, asked):
+    """Of four draws of 3,200 held-out values at least 0.87 lie inside on average: with the spread that
+    such a fit goes by it would be 0.7.
+    """
+    inside = []
+    for seed in range(4):
+        model, test = _fitted(_privacy(epsilon, "user", "auto", seed=seed, method="moments"), seed)
+        found = model.predict(test, interval=0.9)
+        inside.append(np.mean((test.values >= found.low) & (test.values <= found.high)))
+        plan = model.plan_
+        assert knows_spread(plan.task.facts, plan.charges) == asked
+        assert any(label == "spread" for label, *_ in model.guarantee_.draws) == asked
+    assert np.mean(inside) >= 0.87
+
+
+def test_what_is_not_known_of_the_spread_makes_bounds_wide():
+    """Before anything is asked; under little noise the counts decide, whatever was known."""
+    widths = []
+    for scales in (KNOWN, GUESSED):
+        low, high = np.interp([0.05, 0.95], np.cumsum(usual_shape(scales))[:-1], EDGES)
+        widths.append(high - low)
+    assert widths[1] > 1.2 * widths[0]
+    sample = 1.5 * np.random.default_rng(0).standard_normal(200_000)
+    counts = np.bincount(np.searchsorted(ENDS, sample), minlength=BINS).astype(float)
+    for scales in (KNOWN, GUESSED):
+        found = np.cumsum(shape_from(Noisy(counts, 1.0), scales))[:-1]
+        inside = np.interp([0.05, 0.95], found, EDGES)
+        np.testing.assert_allclose(inside, np.quantile(sample, [0.05, 0.95]), atol=0.12)
+
+
+def test_rare_levels_tell_of_the_scale_of_all_where_the_others_are_few():
+    """With most values at rare levels the guess is nearer to the truth with them than without."""
+    generator = np.random.default_rng(0)
+    off = {False: [], True: []}
+    for _ in range(200):
+        counts = np.bincount(np.searchsorted(ENDS, generator.standard_normal(100)), minlength=BINS)
+        near = np.count_nonzero(np.abs(generator.standard_normal(2000)) < 1)
+        noisy = np.append(counts, [near, 2000 - near]) + 15 * generator.standard_normal(BINS + 2)
+        for rare in off:
+            shape = shape_from(Noisy(noisy if rare else noisy[:BINS], 15.0))
+            low, high = np.interp([0.05, 0.95], np.cumsum(shape)[:-1], EDGES)
+            off[rare].append(high - low - 2 * 1.645)
+    assert np.std(off[True]) < 0.8 * np.std(off[False])
+
+
+@pytest.mark.parametrize(("loss", "bounds"), [("poisson", (0.0, 6.0)), ("logistic", (0.0, 1.0))])
+def test_intervals_that_could_not_be_told_are_refused_before_they_are_paid_for(tmp_path, loss, bounds):
+    data, ledger = sf.prepare.clip(_planted(0), bounds), tmp_path / "spent.ledger"
+    privacy = _privacy(ledger=ledger)
+    for asked in (sf.CP(2, loss=loss, privacy=privacy), sf.Biases(loss=loss, privacy=privacy)):
+        with pytest.raises(SettingError, match="fitted as they are: leave intervals"):
+            asked.fit(data)
+        with pytest.raises(SettingError, match="fitted as they are: leave intervals"):
+            asked.plan(data.modes, bounds=bounds)
+    assert not ledger.exists()
+    asked = sf.CP(2, loss=loss, privacy=replace(privacy, intervals=False))
+    assert asked.plan(data.modes, bounds=bounds).charges
+
+
+@pytest.mark.parametrize(
+    ("unit", "epsilon", "usual"),
+    [
+        ("value", 1.0, "private biases"),
+        ("value", 10.0, "input perturbation"),
+        ("entry", 3.0, "private biases"),
+        ("user", 20.0, "gradient perturbation"),
+    ],
+)
+def test_auto_takes_a_method_that_tells_its_noise(unit, epsilon, usual):
+    """Also where another would be best, which is taken without intervals alone."""
+    privacy = _privacy(epsilon, unit, method="auto")
+
+    def made(asked):
+        return sf.CP(privacy=asked).plan(_planted(0).modes, bounds=(0.0, 6.0), entries=16_000)
+
+    assert made(replace(privacy, intervals=False)).task.solver.name == usual
+    plan = made(privacy)
+    assert plan.charges[-1].label == LABEL
+    assert (plan.task.solver.name == usual) == (usual == "private biases")
 
 
 def test_less_budget_means_more_noise_of_privacy_and_the_same_scatter():

@@ -32,6 +32,8 @@ from sfumato.records import record
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.own_rows import solve_own
 from sfumato.solvers.private.residuals import (
+    GUESSED,
+    KNOWN,
     number_of,
     numbers_asked,
     rare_variances,
@@ -39,6 +41,7 @@ from sfumato.solvers.private.residuals import (
     usual_shape,
 )
 from sfumato.solvers.private.sides.queries import holder_of, prior_with_means
+from sfumato.solvers.private.spread import knows_spread
 from sfumato.solvers.protocol import Finished, Info, PrivateQuery, PrivateSolver, Run, SumQuery
 from sfumato.surface import setting
 from sfumato.types import Array
@@ -165,11 +168,17 @@ def said_elsewhere(made: Finished[Multilinear], facts: Facts) -> float:
     return float(means.strength**2 * np.mean(told**2 @ np.tile(numbers, means.times)))
 
 
-def errors_from(before: Errors, noisy: Noisy, facts: Facts, elsewhere: float = 0.0) -> Errors:
+def errors_from(
+    before: Errors,
+    noisy: Noisy,
+    facts: Facts,
+    elsewhere: float = 0.0,
+    scales: tuple[float, float] = KNOWN,
+) -> Errors:
     """Errors with the scatter that the residuals' own spread tells, in deviations that are theirs, and
     with what values of rare levels scatter more.
     """
-    doubts, shape = before.doubts, shape_from(noisy)
+    doubts, shape = before.doubts, shape_from(noisy, scales)
     apart = _apart(before, facts) + elsewhere
     low, high = replace(before, shape=shape).bounds(0.68)
     whole = ((high - low) / 2) ** 2 * (doubts.scatter + apart)
@@ -323,15 +332,21 @@ class WithIntervals:
         done = state.done + 1
         if state.made is not None and state.errors is not None:
             elsewhere = said_elsewhere(state.made, state.facts)
-            errors = errors_from(state.errors, released, state.facts, elsewhere)
+            scales = self._scales(state.facts)
+            errors = errors_from(state.errors, released, state.facts, elsewhere, scales)
             return replace(state, done=done, errors=errors), Info(done, noise=released.deviation)
         own = self._own(state.facts)
         inner, info = own.update(state.inner, released)
         state = replace(state, inner=inner, done=done)
         if done == state.last:
             made = own.finish(inner)
-            state = replace(state, made=made, errors=_expected(made, state.facts))
+            errors = _expected(made, state.facts, self._scales(state.facts))
+            state = replace(state, made=made, errors=errors)
         return state, info
+
+    def _scales(self, facts: Facts) -> tuple[float, float]:
+        """How far residuals may be from what is expected of them."""
+        return KNOWN if knows_spread(facts, self._own(facts).charges(facts)) else GUESSED
 
     def finish(self, state: State) -> Finished[Multilinear]:
         if state.made is None:
@@ -339,12 +354,20 @@ class WithIntervals:
         return replace(state.made, errors=state.errors)
 
 
-def _expected(made: Finished[Multilinear], facts: Facts) -> Errors:
-    """Errors before residuals are asked about: of the usual law."""
+def _expected(made: Finished[Multilinear], facts: Facts, scales: tuple[float, float] = KNOWN) -> Errors:
+    """Errors before residuals are asked about: of the usual law.
+
+    Where the spread of the values is not known, a fit goes by less than the usual one, which suits
+    biases that shrink and not bounds: all its errors are taken in proportion to the usual spread.
+    """
     if made.doubts is None:
         raise RuntimeError("a method that knows its doubts tells them")
-    doubts, prior = made.doubts, made.own_prior
+    doubts, prior, times = made.doubts, made.own_prior, 1.0
     own = None if prior is None else own_doubts(made.model, prior, doubts)
     if own is None and facts.local is not None:  # owners are predicted what everyone is
         own = OwnDoubts(mode=facts.local, spectrum=np.zeros(0), precision=0.0)
-    return Errors(doubts=doubts, shape=usual_shape(), own=own)
+    if scales == GUESSED:
+        times = max(1.0, facts.scatter / doubts.scatter)
+    if own is not None:
+        own = replace(own, spectrum=times * own.spectrum, precision=own.precision / times)
+    return Errors(doubts=doubts.scaled(times), shape=usual_shape(scales), own=own)

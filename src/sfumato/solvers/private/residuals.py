@@ -22,10 +22,15 @@ from sfumato.types import Array
 ENDS = np.array([-3.2, -2.1, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.1, 3.2])
 BINS = ENDS.shape[0] + 1
 _WITHIN = 1.0  # deviations, that residuals of rare levels lie in or not
-_SCALES = -0.1, 0.3  # mean and deviation of the logarithm of residuals over what is expected
+# Mean and deviation of the logarithm of residuals over what is expected: where the spread of the values
+# is known, and where all that is expected rests on a guess of it. Values can fill their bounds, which is
+# twice what is guessed: where noise hides which, bounds are to be too wide rather than too narrow.
+KNOWN, GUESSED = (-0.1, 0.45), (0.0, 0.6)
 _SHIFT = 0.2  # of their middle
 _UNUSUAL = 1e-5  # variance of a share over itself, that no usual law explains
 _MORE = 0.3  # variance that rarest levels add to their values, over all: its usual size
+_UNLIKE = 0.07  # by which the share within may differ where levels are rare
+_INSIDE = np.append(0.0, ((ENDS >= -_WITHIN) & (ENDS < _WITHIN)).astype(float))  # bins that lie within
 _LEAST_SLOPE = 0.1  # of the share within, by the logarithm of the scale
 
 
@@ -43,7 +48,7 @@ def number_of(residuals: Array, rarity: Array) -> Array:
 
 
 @cache
-def usual_shapes() -> tuple[Array, Array]:
+def usual_shapes(scales: tuple[float, float]) -> tuple[Array, Array]:
     """Mean and covariance of shares, over laws and scales that residuals may have: of the bins that are
     told, then of those that are asked for. What is expected of residuals is rather too much.
     """
@@ -52,7 +57,7 @@ def usual_shapes() -> tuple[Array, Array]:
     skewed = stats.expon(loc=-1.0), stats.lognorm(0.7, loc=-1.28, scale=1.0)
     laws = [stats.norm(), stats.norm(), stats.laplace(scale=sqrt(0.5)), stats.t(3, scale=0.6)]
     laws += [stats.uniform(-sqrt(3), 2 * sqrt(3)), *skewed]
-    shares, (mean, deviation) = [], _SCALES
+    shares, (mean, deviation) = [], scales
     for law in laws:
         for scale in np.exp(mean + deviation * stats.norm.ppf((np.arange(9) + 0.5) / 9)):
             for shift in (-_SHIFT, 0.0, _SHIFT):
@@ -65,26 +70,43 @@ def usual_shapes() -> tuple[Array, Array]:
     return drawn.mean(axis=0), np.cov(drawn.T)
 
 
-def usual_shape() -> Array:
+def usual_shape(scales: tuple[float, float] = KNOWN) -> Array:
     """Shares of the bins that are told, before anything was asked."""
-    return usual_shapes()[0][:-BINS]
+    return usual_shapes(scales)[0][:-BINS]
 
 
-def shape_from(noisy: Noisy) -> Array:
+def shape_from(noisy: Noisy, scales: tuple[float, float] = KNOWN) -> Array:
     """Shares of the bins that are told: the best linear guess around what is usual.
 
-    Counts are divided by their sum, whose noise is in all shares.
+    Counts are divided by their sum, whose noise is in all shares. How many of rare levels' residuals lie
+    within a deviation tells of the others' scale too, as far as all scatter alike.
     """
-    (usual, covariance), told = usual_shapes(), slice(0, -BINS)
+    (usual, covariance), told = usual_shapes(scales), slice(0, -BINS)
     asked, values = usual[-BINS:], noisy.values[:BINS]
     number = max(float(values.sum()), 1.0)
     apart = np.eye(BINS) - asked[:, None]
     error = (noisy.deviation / number) ** 2 * (apart @ apart.T)
     error[np.diag_indices(BINS)] += asked / number + _UNUSUAL * asked
-    kept = np.linalg.solve(covariance[-BINS:, -BINS:] + error, values / number - asked)
-    found = np.maximum(usual[told] + covariance[told, -BINS:] @ kept, 0.0)
+    seen, looks = values / number, np.eye(BINS)
+    if noisy.values.shape[0] > BINS:
+        share, doubt = _rare_within(noisy, float(_INSIDE @ asked))
+        seen, looks = np.append(seen, share), np.vstack([looks, _INSIDE])
+        error = np.pad(error, (0, 1))
+        error[-1, -1] = doubt
+    cross = covariance[:, -BINS:] @ looks.T
+    kept = np.linalg.solve(looks @ cross[-BINS:] + error, seen - looks @ asked)
+    found = np.maximum(usual[told] + cross[told] @ kept, 0.0)
     shares: Array = found / found.sum()
     return shares
+
+
+def _rare_within(noisy: Noisy, usual: float) -> tuple[float, float]:
+    """Of rare levels' residuals, the share within a deviation, and what it is off by, as variance."""
+    pairs = noisy.values[BINS:].reshape(-1, 2)
+    near, far = pairs.sum(axis=0)
+    number = max(float(near + far), 1.0)
+    noise = (noisy.deviation / number) ** 2 * pairs.shape[0] * (usual**2 + (1 - usual) ** 2)
+    return float(near / number), noise + 0.25 / number + _UNLIKE**2
 
 
 def rare_variances(noisy: Noisy, shape: Array, modes: int) -> Array:

@@ -8,6 +8,7 @@ in proportion to the bound hurts less. Proof: ``proofs/biases.md``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from sfumato.kernels.grid import grid
 from sfumato.kernels.numba.contributions import means_of_units, total_of_entries
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
+from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Noisy
 from sfumato.privacy.units import UnitValues
 from sfumato.records import record
@@ -26,6 +28,7 @@ from sfumato.solvers.private.contributions import entries_of, taken_off
 from sfumato.solvers.private.known import Known
 from sfumato.solvers.protocol import SumQuery
 
+LABEL = "spread"  # of its draw in a plan
 # Chosen on invented tables (benchmarks/planted_tables.py), but the first, which is that of a normal law:
 # of a uniform one it is 1.15, of an exponential one 1.36.
 _PER_DEVIATION = 1.25  # standard deviations, for each mean absolute deviation
@@ -88,6 +91,11 @@ def spread_share(known: Known) -> float:
     error = known.mechanism(1.0).deviation(facts.half) / worth
     share = error if known.pure else error**2
     return 0.0 if share > _MOST else max(share, _LEAST)
+
+
+def knows_spread(facts: Facts, charges: Iterable[Charge]) -> bool:
+    """Whether the spread is public, or is asked for by a fit with these charges."""
+    return facts.public_spread is not None or any(charge.label == LABEL for charge in charges)
 
 
 class Spread(NamedTuple):
