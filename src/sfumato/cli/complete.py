@@ -27,6 +27,7 @@ from sfumato.cli.engines import Engines, check_bounds, check_order, shards_in
 from sfumato.cli.options import Duplicates, FactorFormat, ModelName
 from sfumato.cli.pages import Report, measured, report_in
 from sfumato.cli.privacy import Promise, Release
+from sfumato.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -147,7 +148,7 @@ def complete(
     from sfumato.store import check_destination
 
     notes, tune_rank, bounds = notes_unless(quiet), release.tune_rank, columns.bounds
-    metric_of = _metric(metric, loss)
+    metric_of = _metric(metric, loss, test)
     LOSSES[loss.value].check(bounds)
     if loss in (LossName.seen, LossName.logistic) and bounds is None:
         bounds = (0.0, 1.0)  # whatever the data are
@@ -197,14 +198,24 @@ def complete(
         typer.echo(NOT_PRIVATE, err=True)
 
 
-def _metric(name: str | None, loss: LossName) -> Metric | None:
+def _metric(name: str | None, loss: LossName, test: float | None) -> Metric | None:
     """What is measured beside the RMSE: as asked for, or else the loss's own."""
     from sfumato.estimators.measuring import Metric
     from sfumato.models.losses import LOSSES
 
     if name is None and loss == LossName.squared:
         return None
-    return Metric.named(name or LOSSES[loss.value].metric)
+    metric = Metric.named(name or LOSSES[loss.value].metric)
+    if name is not None and test is None:
+        raise SettingError(
+            f"--metric {name} is measured at entries that are held out: say --test as well"
+        )
+    if loss == LossName.seen and not metric.length:
+        raise SettingError(
+            f"--metric {name} is of values, and with --loss seen a model gives scores of which only the "
+            "order means anything: use recall@K or ndcg@K"
+        )
+    return metric
 
 
 def _read(file: Path, columns: options.Columns, order: Order, notes: Console) -> SparseTensor:

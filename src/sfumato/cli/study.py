@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import options
-from sfumato.cli.command import command
+from sfumato.cli.command import Command, command, example
 from sfumato.cli.common import console, notes_unless, reading, save_or_rescue, say_what_was_written
 from sfumato.cli.options import ModelName
 from sfumato.cli.privacy import Promise, Release
@@ -380,4 +380,23 @@ def lead(
     say_what_was_written(screen, [out / RELEASE])
 
 
-COMMANDS = (plan, show, serve, lead)
+_EXAMPLES = (
+    "sfumato study plan --modes user item --bounds 1 5 --epsilon 10 --delta 1e-6 --unit entry \\",
+    "    --local user --public-labels item=items.txt --site north=2000 south=900 --out ratings-study",
+    "sfumato study serve ratings-study/north ratings.csv --value rating --out north",
+    "sfumato study lead ratings-study/leader --out leader",
+)
+
+
+class _Whole(Command):
+    """What `sfumato study --help` ends with: an example, as that of each command does."""
+
+    def register(self, app: typer.Typer) -> None:
+        app.callback(epilog=f"More: {self.page}\n\n{example(*self.examples)}")(self.function)
+
+
+def _whole() -> None:
+    """Fits between owners who do not pool their data."""
+
+
+COMMANDS = (_Whole(_whole, "", _EXAMPLES, page="docs/owners.md"), plan, show, serve, lead)

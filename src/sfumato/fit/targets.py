@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import lru_cache
-from math import prod, sqrt
+from math import hypot, prod, sqrt
 from typing import Any
 
 from sfumato.checks import check_positive, given
@@ -40,6 +40,7 @@ _GRID = (*(2 ** (step / 2) for step in range(-16, 9)), LARGE_EPSILON)
 _FINE = 64  # steps between two of these
 _DIGITS = 3
 _NOISY_VALUES_BAND = 0.04  # of fits to noisy values: see docs/decisions.md
+_HELD_OUT = 1 / 4  # of the entries that are fitted: a fifth of all
 _MOST_TIMES = 1024  # the entries that there are: more is no advice
 _USUAL_DELTA = 1e-6
 
@@ -48,8 +49,8 @@ _USUAL_DELTA = 1e-6
 class Target:
     """What was wanted, and the epsilon that it takes.
 
-    Where nothing reaches the target, errors and odds are those of the largest epsilon that was looked
-    at.
+    Where nothing reaches the target, an error is that of the largest epsilon that was looked at, and
+    odds are those of the smallest.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ class Target:
     method : str
         The private method that is expected to reach it.
     rmse, band
-        What is expected with that epsilon, in the values' units.
+        What is expected with that epsilon, in the values' units, measured at a fifth of the entries.
     factor : float or None
         By how much odds can grow.
     helps : tuple of str
@@ -98,6 +99,11 @@ class Target:
         if self.rmse is not None and self.band is not None:
             low, high = self.band
             expected = f"an RMSE of {self.rmse:.4g} is expected, between {low:.4g} and {high:.4g}"
+        if self.epsilon is None and self.factor is not None:
+            return (
+                f"{self.wanted}: no epsilon that is looked at keeps to it. With {_GRID[0]:.2g}, the "
+                f"smallest, they grow {self.factor:.6g}-fold"
+            )
         if self.epsilon is None:
             said = f"{self.wanted} is not expected to be reached"
             largest = f": with epsilon {LARGE_EPSILON:g} {expected}" if expected else ""
@@ -212,8 +218,8 @@ class _Search:
         scale = self.outlook.facts.spread
         band = None
         if found is not None:
-            over = scale * found.rmse / found.ratio
-            band = (over * found.band[0], over * found.band[1])
+            width = hypot(found.width, self._held_out_width())
+            band = (scale * found.rmse * (1 - width), scale * found.rmse * (1 + width))
         return Target(
             wanted,
             epsilon,
@@ -223,6 +229,12 @@ class _Search:
             band,
             helps=self._helps() if epsilon is None else (),
         )
+
+    def _held_out_width(self) -> float:
+        """Two relative deviations of an error that is measured at a fifth of the entries: where these
+        are few, that alone hides where between the planner's bounds a fit lies.
+        """
+        return 2 / sqrt(2 * _HELD_OUT * self.outlook.facts.expected_entries)
 
     def _helps(self) -> tuple[str, ...]:
         """What would, with the numbers that are expected of it."""
@@ -291,10 +303,13 @@ def _within_odds(
 
     over = least_of(lambda epsilon: at(epsilon).odds.factor > odds, ROUND_FLOOR)
     epsilon = LARGE_EPSILON if over is None else over
-    made = at(epsilon)
+    while epsilon >= _GRID[0] and at(epsilon).odds.factor > odds:  # odds may have little bumps, too
+        epsilon = _in_digits(epsilon * (1 - 1 / _FINE), ROUND_FLOOR)
+    within = epsilon >= _GRID[0]
+    made = at(epsilon if within else _GRID[0])
     return Target(
-        f"odds that grow {odds:g}-fold at most",
-        epsilon,
+        f"odds that grow {odds:.6g}-fold at most",
+        epsilon if within else None,
         plan.budget.delta if isinstance(plan.budget, Budget) else 0.0,
         made.task.solver.name,
         None,

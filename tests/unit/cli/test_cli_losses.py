@@ -71,6 +71,27 @@ def test_what_cannot_be_is_said_in_flags_and_nothing_is_written(table, tmp_path,
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--metric", "ndcg@10"], "say --test as well"),
+        (["--metric", "rmse"], "say --test as well"),
+        (["--loss", "seen", "--metric", "deviance", "--test", "0.2"], "use recall@K or ndcg@K"),
+        (["--loss", "seen", "--metric", "log-loss", "--test", "0.2"], "use recall@K or ndcg@K"),
+        (["--loss", "poisson", "--bounds", "0", "5", *PRIVATE, "--intervals"], "leave --intervals out"),
+        (["--loss", "logistic", *PRIVATE, "--intervals", "--test", "0.2"], "leave --intervals out"),
+    ],
+)
+def test_what_would_be_measured_or_told_in_vain_is_refused_before_the_fit(table, tmp_path, flags, words):
+    """With nothing written, nor charged."""
+    ledger = ["--ledger", tmp_path / "l"] if "--epsilon" in flags else []
+    result = run("complete", table, *COLUMNS, *flags, *ledger, "--out", tmp_path / "m")
+    assert result.exit_code == 1
+    assert words in " ".join(result.output.split())
+    assert not (tmp_path / "m").exists()
+    assert not ledger or not (tmp_path / "l").exists()
+
+
 PLANNED = ["--shape", "60", "20", "--entries", "500", "--epsilon", "3", "--delta", "1e-6"]
 
 

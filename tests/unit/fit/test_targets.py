@@ -100,6 +100,41 @@ def test_odds_stay_within_what_is_asked():
         assert sf.epsilon_for(plan, odds=2.0).epsilon < found.epsilon
 
 
+@settings(max_examples=25, deadline=None)
+@given(name=st.sampled_from(list(PLANS)), more=st.floats(-14, 14))
+def test_whatever_odds_are_asked_for_are_kept_to(name, more):
+    """From 1.000001 on, also where no epsilon of the grid is small enough."""
+    odds = 1 + exp(more)
+    found = sf.epsilon_for(PLANS[name], odds=odds)
+    if found.epsilon is None:
+        assert odds < found.factor < 1.01
+        assert "no epsilon that is looked at keeps to it" in found.in_words()
+        return
+    made = sf.CP(privacy=_asked(found.epsilon, name)).plan(MODES, bounds=(-2, 2))
+    assert made.odds.factor <= odds
+    assert found.factor == pytest.approx(made.odds.factor)
+
+
+@pytest.mark.parametrize("name", list(PLANS))
+def test_odds_below_those_of_the_smallest_epsilon_are_out_of_reach(name):
+    least = sf.epsilon_for(PLANS[name], odds=1.001)
+    assert (least.epsilon, least.factor > 1.001) == (None, True)
+    above = sf.epsilon_for(PLANS[name], odds=1.0001 * least.factor)
+    assert above.epsilon >= 0.0039
+    assert above.factor <= 1.0001 * least.factor
+
+
+def test_bands_are_wider_where_few_entries_are_held_out():
+    """By what an error that is measured at a fifth of the entries may be off, beside the planner's."""
+    widths = []
+    for entries in (ENTRIES, 25 * ENTRIES):
+        plan = plan_of(entries=entries, modes=(sf.Mode("user", 6000), sf.Mode("item", 4000)))
+        found = sf.epsilon_for(plan, rmse=0.95)
+        widths.append((found.band[1] - found.band[0]) / 2 / found.rmse)
+    assert 0.02 < widths[1] < 0.021
+    assert widths[0] == pytest.approx((0.02**2 + 4 / (2 * ENTRIES / 4)) ** 0.5, rel=1e-6)
+
+
 def test_what_is_out_of_reach_is_said_with_what_would_help():
     thin = plan_of("user", 1e-5, entries=6_000)
     found = sf.epsilon_for(thin, rmse=0.84)
