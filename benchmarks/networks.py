@@ -193,7 +193,7 @@ def speed(quick: bool) -> list[Figure]:
         figures.append(Figure(f"{what}: seconds", mine, text))
         if np.isfinite(theirs):
             figures.append(
-                Figure(f"{what}: Opacus over ours", theirs / mine, f"{theirs / mine:.2f} x", 1.0, True)
+                Figure(f"{what}: Opacus over ours", theirs / mine, f"{theirs / mine:.2f} x", 2.0, True)
             )
         figures += _memory(sizes, BATCHES[:1] if quick else BATCHES)
     return figures
