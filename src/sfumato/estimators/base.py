@@ -39,7 +39,7 @@ from sfumato.estimators.predicting import (
     UNSEEN,
 )
 from sfumato.estimators.reporting import Reporting
-from sfumato.estimators.reporting_tables import held_of, shown_of
+from sfumato.estimators.reporting_tables import expected_of, held_of, shown_of
 from sfumato.estimators.sources import Described, ReceivedSource, Source, TensorSource, source_of
 from sfumato.estimators.updating import asked, update
 from sfumato.fit.admit import Protected, public_modes
@@ -64,7 +64,7 @@ from sfumato.models.told import Told
 from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.guarantee import Guarantee
-from sfumato.report.page.contents import Held, Shown
+from sfumato.report.page.contents import Expected, Held, Shown
 from sfumato.sites.device import DEVICES
 from sfumato.solvers.protocol import Info, Run, Solver
 from sfumato.solvers.registry import method_named
@@ -120,6 +120,7 @@ class TensorEstimator(Answering, Reporting, ABC):
     periods_: tuple[Period, ...] = ()  # of a private model that can be updated: its fits
     refit_: dict[str, Any] | None = None  # how a site made it of a release and raw data
     plan_: PrivatePlan[Completion] | None = None  # of a private fit that was made here
+    expected_: Expected | None = None  # by the plan of a private model that was loaded
     beside_raw_: bool = False  # whether a site fitted raw data of its own beside others' noisy values
 
     def __sklearn_tags__(self) -> Any:
@@ -348,7 +349,7 @@ class TensorEstimator(Answering, Reporting, ABC):
         self._keep(result.model, result.history, source)
         self.guarantee_: Guarantee | None = promise
         self.beside_raw_ = received is not None and received.has_clean
-        self.refit_ = self.plan_ = None
+        self.refit_ = self.plan_ = self.expected_ = None
         self.local_: int | None = None
         self.own_prior_: OwnPrior | None = None
         self.errors_ = self.own_entries_ = self.told_ = None
@@ -422,7 +423,8 @@ class TensorEstimator(Answering, Reporting, ABC):
             The mode whose rows stay with their owners.
         """
         self._keep(fit.model, fit.history, source)
-        self.scatter_ = self.refit_ = self.plan_ = None  # the scatter of training data is not private
+        self.scatter_ = self.refit_ = None  # the scatter of training data is not private
+        self.plan_ = self.expected_ = None
         self.guarantee_, self.local_, self.own_prior_ = guarantee, local, fit.own_prior
         self.errors_, self.own_entries_, self.told_ = fit.errors, fit.own_entries, fit.told
 
@@ -546,8 +548,19 @@ class TensorEstimator(Answering, Reporting, ABC):
         return self._stored(model, self._history())
 
     def _history(self) -> dict[str, Any]:
-        """The periods of a private model; all of it is public."""
-        return {"periods": [asdict(period) for period in self.periods_]} if self.periods_ else {}
+        """What the plan of a private model expected, and its periods; all of it is public."""
+        expected, found = self._expected(), dict[str, Any]()
+        if expected is not None:
+            found["expected"] = asdict(expected)
+        if self.periods_:
+            found["periods"] = [asdict(period) for period in self.periods_]
+        return found
+
+    def _expected(self) -> Expected | None:
+        """What a private fit was expected to reach, from public numbers alone."""
+        if self.plan_ is None:
+            return self.expected_
+        return expected_of(self.plan_, None if self.privacy is None else self.privacy.public.profile)
 
     def _stored(self, model: Multilinear, notes: dict[str, Any]) -> StoredModel:
         settings = {name: value for name, value in self.get_params().items() if name not in NOT_SAVED}

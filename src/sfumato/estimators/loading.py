@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sfumato.estimators.network import PrivateClassifier, PrivateRegressor
 from sfumato.estimators.power import PowerMethod
 from sfumato.estimators.predicting import UNSEEN
 from sfumato.fit.update import Period
+from sfumato.report.page.contents import Expected
 from sfumato.solvers.protocol import Info
 from sfumato.solvers.registry import Family, find, solver_class
 from sfumato.store import (
@@ -86,6 +88,7 @@ def load(folder: str | PathLike[str]) -> Any:
         else:  # a release says nothing of how it came about
             estimator.n_entries_, estimator.scatter_ = None, None
             estimator.fit_seconds_, estimator.history_ = 0.0, ()
+            estimator.expected_ = _expected(stored.notes.get("expected"))
             periods = stored.notes.get("periods", [])
             estimator.periods_ = tuple(made_of(Period, each, "its periods") for each in periods)
     return estimator
@@ -96,6 +99,16 @@ def _network(folder: Path) -> Any:
     with damage(folder):
         kind = _NETWORKS[stored.estimator]
     return kind.of(stored, folder)
+
+
+def _expected(numbers: Any) -> Expected | None:
+    """What a plan expected; None where no formula said it, or an earlier version did not keep it."""
+    if numbers is None:
+        return None
+    expected = made_of(Expected, numbers, "what was expected")
+    if not 0 <= expected.low <= expected.ratio <= expected.high < inf:
+        raise ValueError("what was expected does not lie within its bounds")
+    return expected
 
 
 def _recall(estimator: TensorEstimator, notes: dict[str, Any]) -> None:

@@ -57,13 +57,13 @@ def shown_of(estimator: TensorEstimator, stored: StoredModel) -> Shown:
         (part,) if part.levels else (),
         all_groups(told) if promise is not None else (),
         secret,
+        expected=estimator._expected(),
     )
 
 
 def held_of(estimator: TensorEstimator, held_out: Any) -> Held:
     """What is known of the data beside the model."""
     promise, local = estimator.guarantee_, estimator.local_
-    profile = None if estimator.privacy is None else estimator.privacy.public.profile
     entries = None if held_out is None else _as_entries(held_out)
     errors = (
         None if promise is None or estimator.errors_ is None or entries is None else estimator.errors_
@@ -73,7 +73,6 @@ def held_of(estimator: TensorEstimator, held_out: Any) -> Held:
         results=() if entries is None else _results(estimator, entries),
         unmeasured=_unmeasured(estimator),
         remarks=() if entries is None else _remarks(estimator, entries),
-        expected=None if estimator.plan_ is None else expected_of(estimator.plan_, profile),
         history=rounds_of(estimator.history_),
         groups=all_groups(told, entries),
         owners=_owners(estimator),
@@ -100,7 +99,7 @@ def _unmeasured(estimator: TensorEstimator) -> str:
         how = either(
             "write the report before the model is saved", "fit with --report to keep a page of it"
         )
-        said += f" What the plan expected and how the fit went is known only right after it: {how}."
+        said += f" How the fit went is known only right after it: {how}."
     return said
 
 

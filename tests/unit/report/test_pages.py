@@ -288,6 +288,8 @@ def test_a_report_with_a_ledger_and_held_out_entries(table, tmp_path):
     assert made.exit_code == 0, made.output
     found = read(page_of)
     assert {"ledger", "errors", "owners"} <= set(found.ids)
+    assert found.text.count("The plan expected 0.") == 2  # of a model that was read from its folder
+    assert "What came is" in found.text
     wrong = run("report", table, "--ledger", ledger)
     assert wrong.exit_code == 1
 

@@ -51,6 +51,7 @@ class Shown:
     facts : names and values of what else is to be said of it.
     secret : of a model without a guarantee, why it must not be handed out.
     passed : in words, what privatised values have passed.
+    expected : of a private model, what its plan expected of it.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Shown:
     groups: tuple[Groups, ...] = ()
     secret: str | None = None
     passed: str | None = None
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ class Expected:
     ratio: float
     low: float
     high: float
+
+    def in_words(self) -> str:
+        return (
+            f"The plan expected {self.ratio:.3f} of a private constant\u2019s error, between "
+            f"{self.low:.3f} and {self.high:.3f}"
+        )
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,6 @@ class Held:
     remarks: tuple[str, ...] = ()
     metric: str | None = None
     measures: tuple[tuple[str, dict[str, float]], ...] = ()
-    expected: Expected | None = None
     history: tuple[Round, ...] = ()
     account: Account | None = None
     audit: AuditRecord | None = None

@@ -41,15 +41,15 @@ _HOW_TO_READ = (
 # -- errors ---------------------------------------------------------------------------------------
 
 
-def errors(held: Held) -> Markup:
+def errors(held: Held, expected: Expected | None) -> Markup:
     """Errors at held-out entries, and what was expected beside what came."""
     parts: list[Markup] = []
     if held.results:
         parts.append(_results(held))
     if held.measures:
         parts.append(_measures(held.measures))
-    if held.expected is not None:
-        parts.append(_expected(held.expected, held.results))
+    if held.results and expected is not None:
+        parts.append(_expected(expected, held.results))
     if held.unmeasured and not (held.results or held.measures):
         parts.append(tag("p", held.unmeasured, class_="aside"))
     parts += [tag("p", remark, class_="aside") for remark in held.remarks]
@@ -79,10 +79,7 @@ def _results(held: Held) -> Markup:
 
 
 def _expected(expected: Expected, results: Sequence[Result]) -> Markup:
-    said = (
-        f"The plan expected {expected.ratio:.3f} of the private constant\u2019s error, between "
-        f"{expected.low:.3f} and {expected.high:.3f}."
-    )
+    said = f"{expected.in_words()}."
     private = [each for each in results if each.name.startswith("private constant")]
     beside = [*private, *(each for each in results if each.name.startswith("constant"))]
     if beside and beside[0].rmse:

@@ -18,7 +18,6 @@ from sfumato.data.io.write import replacing
 from sfumato.errors import SettingError
 from sfumato.markup import Markup, joined, tag
 from sfumato.privacy.budgets import rounded_up
-from sfumato.privacy.guarantee import Guarantee
 from sfumato.report.networks import FOR_YOU_ALONE
 from sfumato.report.page import exploring, holders_part, promising
 from sfumato.report.page.contents import AuditRecord, Held, Shown
@@ -70,7 +69,7 @@ def page(shown: Shown, held: Held | None = None) -> Page:
         held = replace(held, remarks=tuple(said for said in held.remarks if said != FOR_YOU_ALONE))
     sharers = len(shown.parts) + (0 if held is None else len(held.owners))
     sections, data = _released(shown, sharers)
-    mine, more = ([], []) if held is None else _held(held, sharers, shown.guarantee)
+    mine, more = ([], []) if held is None else _held(held, sharers, shown)
     banner, kind = _banner(shown, bool(mine))
     if _secret(shown):  # all of it is one part
         sections, mine = [*sections, *mine], []
@@ -150,6 +149,9 @@ def _released(shown: Shown, sharers: int) -> tuple[list[_Section], list[dict[str
             _Section("epsilon", "What epsilon means here", promising.meaning(promise)),
             _Section("spent", "What was spent", promising.spending(promise)),
         ]
+    if shown.expected is not None:
+        said = f"{shown.expected.in_words()}. That follows from public numbers, and no data were asked."
+        sections.append(_Section("expected", "What the plan expected", tag("p", said)))
     if shown.passed is not None:
         sections.append(_Section("passed", "What values have passed", tag("p", f"{shown.passed}.")))
     if shown.parts:
@@ -161,17 +163,16 @@ def _released(shown: Shown, sharers: int) -> tuple[list[_Section], list[dict[str
     return sections, data
 
 
-def _held(
-    held: Held, sharers: int, promise: Guarantee | None
-) -> tuple[list[_Section], list[dict[str, Any]]]:
+def _held(held: Held, sharers: int, shown: Shown) -> tuple[list[_Section], list[dict[str, Any]]]:
     known = any(value for name, value in vars(held).items() if name not in _ABOUT)
     if not known:
         return [], []
-    sections, data = [], list[dict[str, Any]]()
+    sections, data, promise = [], list[dict[str, Any]](), shown.guarantee
     if held.facts:
         sections.append(_Section("held", "The data", holders_part.facts(held.facts)))
-    if held.results or held.measures or held.unmeasured or held.expected is not None:
-        sections.append(_Section("errors", "How well it predicts", holders_part.errors(held)))
+    if held.results or held.measures or held.unmeasured:
+        body = holders_part.errors(held, shown.expected)
+        sections.append(_Section("errors", "How well it predicts", body))
     if held.groups:
         body = holders_part.groups(held.groups, measured=True)
         sections.append(_Section("measured-groups", "Errors by popularity, measured", body))
