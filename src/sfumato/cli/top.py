@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from sfumato.cli import options
@@ -112,6 +111,7 @@ def _labels(given: list[str] | None) -> dict[str, str]:
 
 
 def _one_list(estimator: Any, mode: str, k: int, seen: Any, labels: dict[str, str]) -> Any:
+    import numpy as np
     import pyarrow as pa
 
     from sfumato.data.tensor import find_mode
