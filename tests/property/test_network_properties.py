@@ -73,6 +73,13 @@ def one_chunk(examples, number=CHUNK):
     return next(examples.chunks(np.arange(len(examples.inputs)), number))
 
 
+def sums_by(kernels, network, *given_both):
+    total = np.zeros(network.parameters, np.int64)
+    parts = [part for layer in network.layers(total) for part in layer]
+    kernels.add_clipped_sums(parts, *given_both)
+    return parts
+
+
 def kind(network):
     return network.activation, network.loss
 
@@ -115,7 +122,7 @@ def test_sums_are_those_of_their_twin_to_the_last_step(seed, name, hidden, dropo
         lengths = generator.uniform(1, 30, CHUNK).astype(np.float32)
         given_both += lengths, generator.uniform(0, 0.5, CHUNK)
     with double_precision():
-        ours = [np.asarray(part) for part in KERNELS[name].clipped_sums(*given_both)]
+        ours = sums_by(KERNELS[name], network, *given_both)
     theirs = clipped_sums_reference(*given_both)
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -131,7 +138,7 @@ def test_sums_are_those_of_their_twin_but_for_single_precision(seed, name, netwo
     factors = some_factors(network, generator) if dropout else None
     given_both = layers, chunk, factors, np.float32(CLIP), *kind(network)
     with double_precision():
-        ours = np.concatenate([np.ravel(part) for part in KERNELS[name].clipped_sums(*given_both)])
+        ours = np.concatenate([part.ravel() for part in sums_by(KERNELS[name], network, *given_both)])
         lengths = np.asarray(KERNELS[name].norms(layers, chunk, factors, *kind(network)))
     theirs = np.concatenate([part.ravel() for part in clipped_sums_reference(*given_both)])
     assert abs(ours - theirs).max() <= 11e-5 * ONE

@@ -64,10 +64,12 @@ def test_the_attack_sees_what_there_is_to_see():
 def clipped_in_the_first_layer_alone(monkeypatch):
     """Norms of one layer stand for those of all; and nothing looks after."""
     whole = dense._norms
-    monkeypatch.setattr(
-        dense, "_norms", lambda into, errors, squares: whole(into[:1], errors[:1], squares)
-    )
-    monkeypatch.setattr(dense, "_squares", lambda steps, _: 0.0 * steps[0][1].sum(1))
+
+    def of_the_first(passed, errors):
+        return whole(passed._replace(into=passed.into[:1], squares=passed.squares[:1]), errors[:1])
+
+    monkeypatch.setattr(dense, "_norms", of_the_first)
+    monkeypatch.setattr(dense, "BELOW_ONE", np.inf)
 
 
 @pytest.mark.usefixtures("clipped_in_the_first_layer_alone")

@@ -31,8 +31,9 @@ def with_noise(values: Array, law: DiscreteLaw, entropy: Entropy) -> Array:
     Cutting it off is post-processing: noise is drawn up to 2^62 in size, and with more than that the sum
     is beyond in any case.
     """
-    noisy: Array = values + noise(law, values.size, entropy).reshape(values.shape)
-    return np.asarray(np.clip(noisy, -MOST_SUM, MOST_SUM))
+    noisy = noise(law, values.size, entropy).reshape(values.shape)
+    noisy += values  # in place: it is new, and may be large
+    return np.asarray(np.clip(noisy, -MOST_SUM, MOST_SUM, out=noisy))
 
 
 def noise(law: DiscreteLaw, number: int, entropy: Entropy) -> Array:

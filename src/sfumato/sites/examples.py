@@ -61,13 +61,13 @@ class Examples:
         rows: NDArray[np.int64] = self._order[np.arange(sizes.sum()) + np.repeat(begins - before, sizes)]
         return rows
 
-    def chunks(self, rows: NDArray[np.int64], size: int) -> Iterator[Chunk]:
-        """Some examples, so many at a time; what is missing of the last chunk is filled with nothing."""
+    def chunks(self, rows: NDArray[np.int64], size: int, one_size: bool = True) -> Iterator[Chunk]:
+        """Some examples, so many at a time; what the last chunk lacks of it is filled with nothing."""
         for begin in range(0, len(rows), size):
             some = rows[begin : begin + size]
-            chosen = np.zeros(size, np.int64)
+            chosen = np.zeros(size if one_size else len(some), np.int64)
             chosen[: len(some)] = some
-            present = (np.arange(size) < len(some)).astype(np.float32)
+            present = (np.arange(len(chosen)) < len(some)).astype(np.float32)
             yield Chunk(self.inputs[chosen], self.squares[chosen], self.targets[chosen], present)
 
     def summed(self, outputs: int, reach: float = inf) -> NDArray[np.int64]:

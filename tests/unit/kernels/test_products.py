@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sfumato.kernels.numba.products import COLUMNS, ROWS, exact_sums, product
+from sfumato.kernels.numba.products import COLUMNS, ROWS, add_exact_sums, product
 
 SHAPES = [(1, 1, 1), (ROWS + 1, 5, COLUMNS + 1), (300, 70, 33), (97, 3, 2 * COLUMNS)]
 
@@ -42,6 +42,12 @@ def test_what_is_not_finite_stays_in_its_row():
     assert (np.delete(found, [7, 8], axis=0) == 9).all()
 
 
+def exact_sums(rows, whole, before=0):
+    out = np.full((rows.shape[1], whole.shape[1]), before, np.int64)
+    add_exact_sums(rows, whole, out)
+    return out
+
+
 @pytest.mark.parametrize("rows", [1, 2, 127, 128, 129, 1000])
 @pytest.mark.parametrize("largest", [1, 2**7, 2**14, 2**15 - 1, 2**15, 2**20])
 @pytest.mark.parametrize("most", [1, 2**9 - 1, 2**9, 2**15 - 1, 2**15, 2**22])
@@ -64,3 +70,9 @@ def test_sums_are_exact_up_to_the_ends_of_digits(rows, largest, most):
 def test_the_least_short_number_is_none_too_small():
     a, whole = np.full((256, 3), -(2**15), np.int16), np.full((256, 20), 2**22, np.float32)
     assert (exact_sums(a, whole) == -(2**15) * 2**22 * 256).all()
+
+
+@pytest.mark.parametrize("largest", [1, 2**20])
+def test_sums_are_added_to_what_is_there(largest):
+    a, whole = np.full((5, 7), largest, np.float32), np.ones((5, COLUMNS + 3), np.float32)
+    assert (exact_sums(a, whole, before=2**60) == 2**60 + 5 * largest).all()

@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sfumato.kernels.grid import BELOW_ONE, ERROR_STEP, INPUT_STEP, MOST_INPUT
 
@@ -33,6 +34,7 @@ Activation = Literal["relu", "tanh"]
 Loss = Literal["classes", "numbers"]
 Factors = Sequence[Any] | None  # of dropout, for what goes into each layer
 Layers = Sequence[Any]  # pairs of weights and intercepts, in single precision
+ONE_SIZE = True  # of chunks: programs are compiled for it
 
 
 class Given(NamedTuple):
@@ -124,7 +126,8 @@ def norms(
     return _norms(into, errors, chunk.squares if factors is None else None)
 
 
-def clipped_sums(
+def add_clipped_sums(
+    totals: Sequence[Any],
     layers: Layers,
     chunk: Given,
     factors: Factors,
@@ -133,15 +136,17 @@ def clipped_sums(
     loss: Loss,
     lengths: jax.Array | None = None,
     shares: jax.Array | None = None,
-) -> list[jax.Array]:
-    """Sums over examples of their gradients, in steps of 2^-36 of the clip: weights, then intercepts.
+) -> None:
+    """Add what examples' gradients come to, in steps of 2^-36 of the clip: weights, then intercepts.
 
-    Rows that are not ``present`` add nothing. Where an example does not count by itself, ``lengths`` are
-    what gradients are divided by, and ``shares`` how long what is left of each may be, in clips.
+    ``totals`` are the host's. Rows that are not ``present`` add nothing. Where an example does not count
+    by itself, ``lengths`` are what gradients are divided by, and ``shares`` how long what is left of
+    each may be, in clips.
     """
     numbers = _numbers(layers, chunk, factors, clip, activation, loss, lengths)
-    sums: list[jax.Array] = _fitting_sums(numbers, chunk.squares if factors is None else None, shares)
-    return sums
+    sums = _fitting_sums(numbers, chunk.squares if factors is None else None, shares)
+    for total, part in zip(totals, sums, strict=True):
+        np.add(total, part, out=total)
 
 
 @partial(jax.jit, static_argnames=("activation", "loss"))

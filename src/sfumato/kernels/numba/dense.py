@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 from sfumato.kernels.grid import BELOW_ONE, ERROR_STEP, INPUT_STEP, MOST_INPUT
 from sfumato.kernels.numba.compiler import inlined, kernel, ordered_kernel
-from sfumato.kernels.numba.products import exact_sums, product
+from sfumato.kernels.numba.products import add_exact_sums, product
 from sfumato.kernels.numba.threads import scratch, share
 from sfumato.types import Array
 
@@ -28,27 +28,32 @@ Loss = Literal["classes", "numbers"]
 Factors = Sequence[Array] | None  # of dropout, for what goes into each layer
 Layers = Sequence[Any]  # pairs of weights and intercepts, in single precision
 
+ONE_SIZE = False  # of chunks: rows of nothing would be multiplied for nothing
 _NARROW = 16  # outputs of a layer that tiles are not worth laying out for
 _COLUMNS = 512  # of inputs that are in double precision at once
 
 
 class _Passed(NamedTuple):
-    """What goes into every layer, in whole steps, the same without dropout, and what comes out."""
+    """What goes into every layer, in whole steps, the same without dropout, and what comes out.
+
+    ``squares``: of the length of what goes into a layer, with the intercept's one.
+    """
 
     into: list[Array]
     bent: list[Array]
+    squares: list[Array]
     last: Array
 
 
 def norms(layers: Layers, chunk: Any, factors: Factors, activation: Activation, loss: Loss) -> Array:
     """Norm of every example's gradient, or a hair more."""
     with np.errstate(all="ignore"):
-        passed = _forward(layers, chunk.inputs, factors, activation)
-        errors = _errors(layers, passed, chunk.targets, factors, activation, loss)
-        return _norms(passed.into, errors, chunk.squares if factors is None else None)
+        passed = _forward(layers, chunk, factors, activation)
+        return _norms(passed, _errors(layers, passed, chunk.targets, factors, activation, loss))
 
 
-def clipped_sums(
+def add_clipped_sums(
+    totals: list[Array],
     layers: Layers,
     chunk: Any,
     factors: Factors,
@@ -57,44 +62,47 @@ def clipped_sums(
     loss: Loss,
     lengths: Array | None = None,
     shares: Array | None = None,
-) -> list[Array]:
-    """Sums over examples of their gradients, in steps of 2^-36 of the clip: weights, then intercepts.
+) -> None:
+    """Add what examples' gradients come to, in steps of 2^-36 of the clip: weights, then intercepts.
 
     Rows that are not ``present`` add nothing. Where an example does not count by itself, ``lengths`` are
     what gradients are divided by, and ``shares`` how long what is left of each may be, in clips.
     """
     with np.errstate(all="ignore"):  # what is not finite adds nothing
-        passed = _forward(layers, chunk.inputs, factors, activation)
+        passed = _forward(layers, chunk, factors, activation)
         errors = _errors(layers, passed, chunk.targets, factors, activation, loss)
-        known = chunk.squares if factors is None else None
         if lengths is None:
-            lengths = np.maximum(_norms(passed.into, errors, known), np.float32(clip))
+            lengths = np.maximum(_norms(passed, errors), np.float32(clip))
         scale = chunk.present / lengths / np.float32(ERROR_STEP)
-        steps = [(a, _in_steps(d, scale)) for a, d in zip(passed.into, errors, strict=True)]
+        steps = [_in_steps(d, scale) for d in errors]
         most = 1.0 if shares is None else shares * shares
-        fits = _squares(steps, known) <= BELOW_ONE * most  # not where anything is NaN
-    sums = []
-    for a, whole in steps:
+        # In clips, and in double precision of whole numbers; not where anything is NaN.
+        fits = _together(passed, steps) * ERROR_STEP**2 <= BELOW_ONE * most
+    for number, (a, whole) in enumerate(zip(passed.into, steps, strict=True)):
         whole[~fits] = 0.0
-        sums.append(_exact_product(a, whole))
-        sums.append((whole.sum(0, dtype=np.float64) / INPUT_STEP).astype(np.int64))
-    return sums
+        _add_exact_product(a, whole, totals[2 * number])
+        totals[2 * number + 1] += (_column_sums(whole) / INPUT_STEP).astype(np.int64)
 
 
 # -- through the network and back ---------------------------------------------------------------------
 
 
-def _forward(layers: Layers, inputs: Array, factors: Factors, activation: Activation) -> _Passed:
-    into: list[Array] = []
-    bent: list[Array] = []
-    last = inputs
+def _forward(layers: Layers, chunk: Any, factors: Factors, activation: Activation) -> _Passed:
+    last = chunk.inputs
+    passed = _Passed([], [], [], last)
     for number, (weights, intercepts) in enumerate(layers):
-        bent.append(_bent(last, activation) if number else inputs)
-        into.append(bent[-1])
+        bent = whole = _bent(last, activation) if number else last
         if factors is not None:
-            into[-1] = _rounded(bent[-1] * factors[number])
-        last = _product(into[-1], weights) * np.float32(INPUT_STEP) + intercepts
-    return _Passed(into, bent, last)
+            whole = _rounded(bent * factors[number])
+        known = number == 0 and factors is None
+        squares = chunk.squares.astype(np.float64) if known else _row_squares(whole) * INPUT_STEP**2 + 1
+        passed.bent.append(bent)
+        passed.into.append(whole)
+        passed.squares.append(squares)
+        last = _product(whole, weights)
+        last *= np.float32(INPUT_STEP)
+        last += intercepts
+    return passed._replace(last=last)
 
 
 def _bent(values: Array, activation: Activation) -> Array:
@@ -143,25 +151,18 @@ def _errors(
     return errors[::-1]
 
 
-def _norms(into: list[Array], errors: list[Array], squares: Array | None) -> Array:
-    """Norms of all layers' gradients together; ``squares`` are the inputs' with the intercept's one."""
-    whole = _together(into, errors, squares)
-    numbers = sum(a.shape[1] + d.shape[1] + 16 for a, d in zip(into, errors, strict=True))
+def _norms(passed: _Passed, errors: list[Array]) -> Array:
+    """Norms of all layers' gradients together."""
+    numbers = sum(a.shape[1] + d.shape[1] + 16 for a, d in zip(passed.into, errors, strict=True))
     # In single precision, and a hair more: nothing rests on it.
-    return np.sqrt(whole.astype(np.float32)) * np.float32(1 + numbers * 2.0**-23)
+    return np.sqrt(_together(passed, errors).astype(np.float32)) * np.float32(1 + numbers * 2.0**-23)
 
 
-def _squares(steps: list[Any], squares: Array | None) -> Array:
-    """Squared lengths of what examples add, in clips: in double precision, of whole numbers."""
-    return _together([a for a, _ in steps], [d for _, d in steps], squares) * ERROR_STEP**2
-
-
-def _together(into: list[Array], errors: list[Array], squares: Array | None) -> Array:
-    total = np.zeros(len(errors[0]))
-    for number, (a, d) in enumerate(zip(into, errors, strict=False)):
-        known = squares if number == 0 else None
-        length = _row_squares(a) * INPUT_STEP**2 + 1 if known is None else known.astype(np.float64)
-        total += length * _row_squares(d)
+def _together(passed: _Passed, errors: list[Array]) -> Array:
+    """Squared lengths of what examples add, all layers together."""
+    total = np.zeros(len(passed.last))
+    for squares, d in zip(passed.squares, errors, strict=True):
+        total += squares * _row_squares(d)
     return total
 
 
@@ -178,12 +179,27 @@ def _in_steps(d: Array, scale: Array) -> Array:
     return whole
 
 
+def _column_sums(whole: Array) -> Array:
+    """Of whole numbers, without rounding."""
+    out = np.zeros(whole.shape[1])
+    share(whole.shape[1], whole.size, partial(_add_rows, whole, out))
+    return out
+
+
+@kernel
+def _add_rows(values: Array, out: Array, first: int, last: int) -> None:
+    for row in range(values.shape[0]):
+        mine, sums = values[row, first:last], out[first:last]
+        for place in range(last - first):
+            sums[place] += mine[place]
+
+
 @kernel
 def _square_rows(values: Array, out: Array, first: int, last: int) -> None:
     for row in range(first, last):
-        total = 0.0
-        for number in values[row]:
-            total += np.float64(number) * np.float64(number)
+        total, mine = 0.0, values[row]
+        for place in range(mine.shape[0]):
+            total += np.float64(mine[place]) * np.float64(mine[place])
         out[row] = total
 
 
@@ -237,13 +253,14 @@ def _product(rows: Array, weights: Array) -> Array:
     return out
 
 
-def _exact_product(rows: Array, whole: Array) -> Array:
+def _add_exact_product(rows: Array, whole: Array, out: Array) -> None:
     """Sums over rows of products of whole numbers; double precision adds them up without rounding."""
     if whole.shape[1] > _NARROW:
-        return exact_sums(rows, whole)
-    out = np.zeros((whole.shape[1], rows.shape[1]))
-    share(rows.shape[1], rows.size, partial(_narrow_sums, rows, whole, out))
-    return out.T.astype(np.int64)
+        add_exact_sums(rows, whole, out)
+        return
+    sums = np.zeros((whole.shape[1], rows.shape[1]))
+    share(rows.shape[1], rows.size, partial(_narrow_sums, rows, whole, sums))
+    out += sums.T.astype(np.int64)
 
 
 @inlined

@@ -4,7 +4,7 @@ What a library of linear algebra makes of a row may depend on where it lies: on 
 at the end of a matrix, or at that of a thread's share, are added up in another order than the rest, and
 one example more changes by a digit what is made of the others. Here every number of a product is one
 chain of fused steps, in the order of the columns (``product``), or a whole number without any rounding
-(``exact_sums``), of as many rows and on as many threads as there may be.
+(``add_exact_sums``), of as many rows and on as many threads as there may be.
 
 Both lay their matrices out for a tile that the registers hold. Whole numbers are cut into digits of so
 few bits that a block of rows adds up in 32 bits, in pairs, for which processors have an instruction.
@@ -20,7 +20,7 @@ import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 
-from sfumato.kernels.numba.compiler import ordered_kernel
+from sfumato.kernels.numba.compiler import ordered_inlined, ordered_kernel
 from sfumato.kernels.numba.simd import address, aligned_zeros, intrinsic, lanes, splat
 from sfumato.kernels.numba.threads import share
 from sfumato.types import Array
@@ -118,14 +118,13 @@ def _whole_tile(  # type: ignore[no-untyped-def]
         right = address(context, builder, kinds[2], args[2], args[3])
         sums = _sums_of(builder, word)
         with cgutils.for_range(builder, args[4]) as loop:
-            begin = builder.mul(loop.index, _LONG(2 * COLUMNS))
-            places = [builder.add(begin, _LONG(line * both)) for line in range(LINES)]
+            begin = builder.mul(loop.index, _LONG(COLUMNS))
+            places = [builder.add(begin, _LONG(line * LANES)) for line in range(LINES)]
             lines = [builder.sext(_line(builder, right, each, short), wide) for each in places]
-            numbers = builder.gep(left, [builder.mul(loop.index, _LONG(2 * ROWS))])
+            numbers = builder.gep(left, [builder.mul(loop.index, _LONG(ROWS))])
             for row in range(ROWS):
-                pair = builder.bitcast(builder.gep(numbers, [_LONG(2 * row)]), _WORD.as_pointer())
-                spread = builder.bitcast(splat(builder, word, builder.load(pair, align=4)), short)
-                number = builder.sext(spread, wide)
+                pair = builder.load(builder.gep(numbers, [_LONG(row)]))
+                number = builder.sext(builder.bitcast(splat(builder, word, pair), short), wide)
                 for line, to in zip(lines, sums[row], strict=True):
                     product = builder.mul(number, line)
                     halves = (builder.shuffle_vector(product, nothing, side) for side in (evens, odds))
@@ -141,11 +140,8 @@ def _whole_tile(  # type: ignore[no-untyped-def]
 def product(rows: Array, weights: Array) -> Array:
     """Rows times weights, in single precision."""
     depth, width = weights.shape
-    panels = ceil(width / COLUMNS)
-    filled = np.zeros((depth, panels * COLUMNS), np.float32)
-    filled[:, :width] = weights
-    laid = aligned_zeros((panels, depth, COLUMNS), np.float32)
-    laid[:] = filled.reshape(depth, panels, COLUMNS).transpose(1, 0, 2)
+    laid = aligned_zeros((ceil(width / COLUMNS), depth, COLUMNS), np.float32)
+    share(len(laid), weights.size, partial(_lay_weights, weights, laid))
     out = np.empty((len(rows), width), np.float32)
 
     def work(first: int, last: int) -> None:
@@ -154,6 +150,16 @@ def product(rows: Array, weights: Array) -> Array:
 
     share(len(rows), rows.size, work)
     return out
+
+
+@ordered_kernel
+def _lay_weights(weights: Array, laid: Array, first: int, last: int) -> None:
+    """Columns of a tile side by side; those beyond the last are zero."""
+    for panel in range(first, last):
+        for k in range(weights.shape[0]):
+            mine, to = weights[k, panel * COLUMNS : (panel + 1) * COLUMNS], laid[panel, k]
+            for column in range(mine.shape[0]):
+                to[column] = mine[column]
 
 
 @ordered_kernel
@@ -180,30 +186,36 @@ def _product(
 # -- sums of products of whole numbers -----------------------------------------------------------------
 
 
-def exact_sums(rows: Array, whole: Array) -> Array:
-    """For each column of the rows and of the others the sum of products, both being whole numbers.
+def add_exact_sums(rows: Array, whole: Array, out: Array) -> None:
+    """Add, for each column of the rows and of the others, the sum of products of whole numbers.
 
     Sums of sizes of products stay below 2^53, as those of clipped gradients do: rows of larger numbers
     are added up in double precision, without rounding as well.
     """
     largest, most = (max(-int(each.min(initial=0)), int(each.max(initial=0))) for each in (rows, whole))
     if largest >= _MOST:
-        return np.asarray(rows.astype(np.float64).T @ whole.astype(np.float64)).astype(np.int64)
+        out += np.asarray(rows.astype(np.float64).T @ whole.astype(np.float64)).astype(np.int64)
+        return
     # Digits lie between plus and minus half their range, and sums of so many pairs below 2^31.
     bits = min(16, 32 - (2 * _PAIRS).bit_length() + 1 - largest.bit_length())
     digits = ceil((most.bit_length() + 2) / bits)
     pairs = _PAIRS * ceil(len(rows) / (2 * _PAIRS))
     panels, tiles = ceil(whole.shape[1] / COLUMNS), ceil(rows.shape[1] / ROWS)
-    left = aligned_zeros((tiles, pairs, ROWS, 2), np.int16)
-    right = aligned_zeros((digits, panels, pairs, COLUMNS, 2), np.int16)
-    out = np.zeros((rows.shape[1], whole.shape[1]), np.int64)
+    # Of two numbers of 16 bits each.
+    left = aligned_zeros((tiles, pairs, ROWS), np.int32)
+    right = aligned_zeros((digits, panels, pairs, COLUMNS), np.int32)
     share(pairs, rows.size, partial(_lay_out, rows, whole, bits, left, right))
 
     def work(first: int, last: int) -> None:
         _add_tiles(left, right, bits, out, first, last, aligned_zeros((ROWS, COLUMNS), np.int32))
 
     share(tiles, rows.size, work)
-    return out
+
+
+@ordered_inlined
+def _both(low: Any, high: Any) -> Any:
+    """Two numbers of 16 bits side by side, the first one at the lower address."""
+    return np.int32((np.int64(high) << 16) | (np.int64(low) & 0xFFFF))
 
 
 @ordered_kernel
@@ -214,18 +226,23 @@ def _lay_out(
     half, mask, shift = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1, np.int64(0)
     for digit in range(right.shape[0]):
         shift += half << (digit * bits)  # so that all digits are positive
-    for pair in range(first, last):
-        for row in range(2 * pair, min(2 * pair + 2, rows.shape[0])):
-            for begin in range(0, rows.shape[1], ROWS):
-                to = left[begin // ROWS, pair, :, row % 2]
-                for place in range(min(ROWS, rows.shape[1] - begin)):
-                    to[place] = rows[row, begin + place]
+    no_row, no_number = np.zeros(rows.shape[1], rows.dtype), np.zeros(whole.shape[1], whole.dtype)
+    for pair in range(first, min(last, (rows.shape[0] + 1) // 2)):
+        two = 2 * pair + 1 < rows.shape[0]
+        one, other = rows[2 * pair], rows[2 * pair + 1] if two else no_row
+        for begin in range(0, rows.shape[1], ROWS):
+            to = left[begin // ROWS, pair]
+            for place in range(min(ROWS, rows.shape[1] - begin)):
+                to[place] = _both(one[begin + place], other[begin + place])
+        low, high = whole[2 * pair], whole[2 * pair + 1] if two else no_number
+        for begin in range(0, whole.shape[1], COLUMNS):
+            mine, next_one = low[begin : begin + COLUMNS], high[begin : begin + COLUMNS]
             for digit in range(right.shape[0]):
-                for begin in range(0, whole.shape[1], COLUMNS):
-                    mine = whole[row, begin : begin + COLUMNS]
-                    to = right[digit, begin // COLUMNS, pair, :, row % 2]
-                    for place in range(mine.shape[0]):
-                        to[place] = ((np.int64(mine[place]) + shift) >> (digit * bits) & mask) - half
+                to, by = right[digit, begin // COLUMNS, pair], digit * bits
+                for place in range(mine.shape[0]):
+                    one_digit = ((np.int64(mine[place]) + shift) >> by & mask) - half
+                    next_digit = ((np.int64(next_one[place]) + shift) >> by & mask) - half
+                    to[place] = _both(one_digit, next_digit)
 
 
 @ordered_kernel
@@ -238,14 +255,14 @@ def _add_tiles(
         for number in range(first, last):
             sums[:] = 0
             for digit in range(right.shape[0]):
-                start = (digit * right.shape[1] + panel) * pairs * 2 * COLUMNS
+                start = (digit * right.shape[1] + panel) * pairs * COLUMNS
                 for pair in range(0, pairs, _PAIRS):
-                    at = (number * pairs + pair) * 2 * ROWS
-                    _whole_tile(left, at, right, start + pair * 2 * COLUMNS, _PAIRS, tile)
+                    at = (number * pairs + pair) * ROWS
+                    _whole_tile(left, at, right, start + pair * COLUMNS, _PAIRS, tile)
                     for row in range(ROWS):
                         for column in range(COLUMNS):
                             sums[row, column] += np.int64(tile[row, column]) << (digit * bits)
             for row in range(min(ROWS, out.shape[0] - number * ROWS)):
                 to = out[number * ROWS + row, panel * COLUMNS : (panel + 1) * COLUMNS]
                 for column in range(to.shape[0]):
-                    to[column] = sums[row, column]
+                    to[column] += sums[row, column]

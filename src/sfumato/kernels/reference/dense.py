@@ -98,7 +98,7 @@ def clipped_sums_reference(
     lengths: Array | None = None,
     shares: Array | None = None,
 ) -> list[Array]:
-    """Twin of :func:`clipped_sums`."""
+    """What :func:`add_clipped_sums` adds."""
     sums = [np.zeros(part.shape, np.int64) for layer in layers for part in layer]
     for n, pairs in enumerate(_each(layers, chunk, factors, activation, loss)):
         length = max(_norm(pairs), np.float32(clip)) if lengths is None else np.float32(lengths[n])

@@ -81,11 +81,11 @@ class GradientQuery(NoisyQuery):
     def clipped(self, site: Examples, units: Array, secret: np.random.Generator) -> Clipped:
         """What some units add up to; factors of dropout are drawn anew for each of their examples."""
         total, rows = np.zeros(self.architecture.parameters, np.int64), site.of_units(units)
+        parts = [part for layer in self.architecture.layers(total) for part in layer]
         with _kernels() as kernels:
             divided = self._divided(site, rows, secret, kernels)
-            for given, by in zip(self._given(site, rows, secret), divided, strict=True):
-                sums = kernels.clipped_sums(*given, np.float32(self.clip), *self._kind, *by)
-                total += np.concatenate([np.asarray(part).ravel() for part in sums])
+            for given, by in zip(self._given(site, rows, secret, kernels), divided, strict=True):
+                kernels.add_clipped_sums(parts, *given, np.float32(self.clip), *self._kind, *by)
         return Clipped(total, inf, 1.0, INPUT_STEP * ERROR_STEP)
 
     @property
@@ -93,20 +93,22 @@ class GradientQuery(NoisyQuery):
         return self.architecture.activation, self.architecture.loss
 
     def _given(
-        self, site: Examples, rows: Array, secret: np.random.Generator
+        self, site: Examples, rows: Array, secret: np.random.Generator, kernels: Any
     ) -> Iterator[tuple[Any, ...]]:
         """What kernels take, chunk by chunk; the same when it is asked for again."""
         layers = [tuple(map(np.float32, layer)) for layer in self.architecture.layers(self.parameters)]
         generator = deepcopy(secret)
-        for chunk in site.chunks(rows, self.chunk):
-            yield layers, chunk, self._factors(generator)
+        for chunk in site.chunks(rows, self.chunk, kernels.ONE_SIZE):
+            yield layers, chunk, self._factors(generator, len(chunk.present))
 
-    def _factors(self, generator: np.random.Generator) -> list[Array] | None:
+    def _factors(self, generator: np.random.Generator, number: int) -> list[Array] | None:
+        """For so many examples; those of the others of a chunk are drawn as well, and thrown away."""
         if not self.dropout:
             return None
         shapes = [(self.chunk, size) for size in self.architecture.sizes[:-1]]
         spread = np.float32(sqrt(self.dropout))
-        return [1 + spread * generator.standard_normal(shape, np.float32) for shape in shapes]
+        drawn = (generator.standard_normal(shape, np.float32) for shape in shapes)
+        return [1 + spread * each[:number] for each in drawn]
 
     def _divided(
         self, site: Examples, rows: Array, secret: np.random.Generator, kernels: Any
@@ -116,10 +118,10 @@ class GradientQuery(NoisyQuery):
         That is the sum of the norms of all gradients of its unit, or the clip; shares of a unit's
         examples come to one at most.
         """
-        chunks = -(-len(rows) // self.chunk)
+        begins = range(0, len(rows), self.chunk)
         if site.owners is None:
-            return [()] * chunks
-        given = self._given(site, rows, secret)
+            return [()] * len(begins)
+        given = self._given(site, rows, secret, kernels)
         found = [np.asarray(kernels.norms(*each, *self._kind)) for each in given]
         each = np.concatenate([*found, np.zeros(0)]).astype(np.float64)
         owners, own = site.owners[rows], slice(0, len(rows))
@@ -129,5 +131,5 @@ class GradientQuery(NoisyQuery):
             lengths[own] = np.maximum(together, self.clip) * _UP
             shares[own] = each[own] / lengths[own]
             single = lengths.astype(np.float32)
-        shape = chunks, self.chunk
-        return list(zip(single.reshape(shape), shares.reshape(shape), strict=True))
+        pieces = [slice(begin, begin + self.chunk) for begin in begins]
+        return [(single[piece], shares[piece]) for piece in pieces]
