@@ -336,7 +336,6 @@ def _draw_roc(axes: Any, audit: Audit) -> None:
     _draw_band(axes, best, least)
     roc = np.array(best.roc)
     axes.step(np.maximum(roc[:, 0], least), np.maximum(roc[:, 1], least), color=INK, where="post")
-    _draw_interval(axes, best, least)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(least, 1)
@@ -347,6 +346,7 @@ def _draw_roc(axes: Any, audit: Audit) -> None:
     axes.plot([], [], color=ACCENT, linewidth=2, label=f"the most that {promise} allows")
     axes.plot([], [], color=INK, label="the strongest attack, on runs that chose nothing")
     axes.fill([], [], color=INK, alpha=0.14, linewidth=0, label="95% limits of each of its points")
+    _draw_interval(axes, best, least)
     axes.plot([], [], color=FAINT, linestyle=(0, (4, 3)), label="guessing")
     axes.legend(loc="lower right", frameon=False, fontsize=9)
 
@@ -377,4 +377,6 @@ def _draw_interval(axes: Any, finding: Finding, least: float) -> None:
     x, y = max(x, least), max(y, least)
     axes.plot([x, right], [y, y], color=INK, linewidth=1)
     axes.plot([x, x], [max(lowest, least), y], color=INK, linewidth=1)
-    axes.plot([x], [y], "o", color=INK, markersize=6, clip_on=False, zorder=5)
+    shape = {"color": INK, "marker": "o", "markersize": 6, "linewidth": 1}
+    axes.plot([x], [y], clip_on=False, zorder=5, **shape)
+    axes.plot([], [], label="the threshold that decides, with its limits", **shape)

@@ -15,7 +15,18 @@ from sfumato.papers.ermis_networks import (
     OPEN_SCATTERING,
     SCATTERING,
 )
-from sfumato.papers.picture import COLOURS, INK, Band, Level, Line, Panel, Row, Scale, draw_panels
+from sfumato.papers.picture import (
+    COLOURS,
+    INK,
+    Band,
+    Level,
+    Line,
+    Panel,
+    Row,
+    Scale,
+    Style,
+    draw_panels,
+)
 from sfumato.papers.runner import Cell, Summary
 
 if TYPE_CHECKING:
@@ -27,7 +38,15 @@ _UP = Scale("accuracy", 0.0, 1.0, linear=True)
 _METHODS = (AC, ZCDP)
 
 
-_LEVELS = {CONSTANT: ":", OPEN_CLAIMS[1]: "--", OPEN_SCATTERING: "-."}
+# As printed both methods are chance: dots of one lie between those of the other, and squares on circles.
+_DOTS: tuple[Style, ...] = ((0, (1, 3)), (2, (1, 3)))
+_SIZES = (7.0, 4.0)
+
+_LEVELS = {
+    CONSTANT: (INK, ":"),
+    OPEN_CLAIMS[1]: (INK, "--"),
+    OPEN_SCATTERING: (COLOURS[2], "-."),  # as what is proven has
+}
 _ROWS = (
     *(f"{kind}: {method}" for kind in ("printed", *KINDS) for method in _METHODS),
     NETWORK,
@@ -41,8 +60,8 @@ def draw_table(path: Path, table: Accuracies, lines: Sequence[TableLine]) -> Pat
     for each in table.thesis:
         own = {line.name: line.values for line in lines if line.data == each.name}
         levels = tuple(
-            Level(name, value, INK, style)
-            for name, style in _LEVELS.items()
+            Level(name, value, colour, style)
+            for name, (colour, style) in _LEVELS.items()
             if (value := own[name][0]) is not None
         )
         curves = tuple(_curve(name, table.epsilons, own[name]) for name in _ROWS if any(own[name]))
@@ -64,8 +83,13 @@ def _curve(name: str, places: Sequence[float], values: Sequence[float | None]) -
     kind, _, method = name.partition(": ")
     if not method:
         return Line(name, bands, COLOURS[4 if name == NETWORK else 2])
-    colour = COLOURS[_METHODS.index(method)]
-    return Line(name, bands, colour, _STYLES.get(kind, " "), "x" if kind == "printed" else "o")
+    number = _METHODS.index(method)
+    colour = COLOURS[number]
+    if kind == "printed":
+        return Line(name, bands, colour, " ", "x")
+    if kind == PRINTED:
+        return Line(name, bands, colour, _DOTS[number], size=_SIZES[number])
+    return Line(name, bands, colour, _STYLES[kind])
 
 
 def draw_passes(path: Path, figure: ByPass, found: Mapping[Cell, Summary]) -> Path:

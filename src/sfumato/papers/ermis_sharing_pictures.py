@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
         ]
     else:
         panels = [Panel(f"N = {table.sites[0]}", tuple(_over_epsilon(table, lines, names)))]
-    panels = [Panel(p.title, tuple(line for line in p.lines if line.bands)) for p in panels]
+    panels = [Panel(p.title, _joined([line for line in p.lines if line.bands])) for p in panels]
     means = [band.mean for panel in panels for line in panel.lines for band in line.bands]
     scale = Scale("RMSE at site 1", min(_BOTTOM, 0.95 * min(means)), _TOP, linear=True)
     by_sites = len(table.sites) > 1
@@ -48,6 +49,17 @@ def draw(path: Path, table: Sharing, lines: Sequence[TableLine]) -> Path:
         title=f"Paper E, {table.name}",
         note=f"MovieLens 1M, delta {table.delta:g}, seeded noise, runs: {table.repetitions}",
     )
+
+
+def _joined(curves: Sequence[Line]) -> tuple[Line, ...]:
+    """Marks of one name as one line, which has one lane for what lies beyond the top."""
+    lines = [curve for curve in curves if not curve.loose]
+    marks: dict[str, list[Band]] = {}
+    for curve in curves:
+        if curve.loose:
+            marks.setdefault(curve.name, []).extend(curve.bands)
+    last = {curve.name: curve for curve in curves if curve.loose}
+    return (*lines, *(replace(last[name], bands=tuple(sorted(those))) for name, those in marks.items()))
 
 
 def _shown(line: TableLine) -> bool:
@@ -90,7 +102,7 @@ def _curve(line: TableLine, names: Sequence[str], bands: tuple[Band, ...]) -> Li
     if line.printed:
         return Line("printed", bands, FAINT, " ", "x")
     if is_claim(line.name):
-        return Line("the thesis' algorithm", bands, FAINT, " ", "+")
+        return Line("the thesis' algorithm", bands, INK, " ", "+")
     if line.name.endswith(f", {ermis_local.NAIVE}"):
         return Line(f"LDP, {ermis_local.NAIVE}", bands, FAINT, " ", ".")
     if line.unit is None:

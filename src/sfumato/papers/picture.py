@@ -21,6 +21,9 @@ _DPI = 110
 _LANE = 0.055  # of a panel's height, for the triangles of each line above it
 _LANE_POINTS = 9.0  # the same, for titles
 _KEY = 2.2  # inches for the key
+_CROSS = 5.5  # how large marks without a line are, which have a white edge: they may lie on lines
+
+Style = str | tuple[float, tuple[float, ...]]  # as matplotlib has them: a name, or offset and dashes
 
 
 class Band(NamedTuple):
@@ -42,12 +45,18 @@ class Line:
     name: str
     bands: tuple[Band, ...]
     colour: str
-    style: str = "-"
+    style: Style = "-"
     marker: str | None = None  # of the colour, where none is named
+    size: float = 4.0  # of markers: where two lines coincide, those of the first may look out
 
     @property
     def shape(self) -> str:
         return MARKERS.get(self.colour, "o") if self.marker is None else self.marker
+
+    @property
+    def loose(self) -> bool:
+        """Marks alone, without a line between them."""
+        return self.style == " "
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,8 @@ def draw_panels(
 ) -> Path:
     """Rows of panels, with one key for all of them; names in ``key`` come first in it.
 
-    What lies beyond the top of a scale is a triangle above the panel, where each line has a lane.
+    What lies beyond the top of a scale is a triangle above the panel, where each line has a lane; the
+    note then says so.
     """
     from matplotlib.figure import Figure
 
@@ -128,7 +138,7 @@ def draw_panels(
         _draw_row(row, places, labelled=mixed or number == len(rows) - 1)
     at_left = {"x": 0.12 / width, "ha": "left"}
     figure.text(y=1 - 0.3 / height, s=title, color=INK, fontsize=12, fontweight="bold", **at_left)  # type: ignore[arg-type]
-    figure.text(y=0.14 / height, s=note, color=FAINT, fontsize=9, **at_left)  # type: ignore[arg-type]
+    figure.text(y=0.14 / height, s=note + _about_triangles(rows), color=FAINT, fontsize=9, **at_left)  # type: ignore[arg-type]
     named = {
         label: handle
         for row in axes
@@ -151,8 +161,9 @@ def draw_panels(
 
 
 def _draw_row(row: Row, places: Sequence[Axes], *, labelled: bool) -> None:
+    lanes = max(len(_beyond(panel, row.scale)) for panel in row.panels)
     for panel, place in zip(row.panels, places, strict=False):
-        _draw(place, panel, row.scale, even=row.even)
+        _draw(place, panel, row.scale, lanes, even=row.even)
         if labelled:
             place.set_xlabel(row.axis, color=INK)
     places[0].set_ylabel(row.scale.label, color=INK)
@@ -167,10 +178,18 @@ def _beyond(panel: Panel, scale: Scale) -> list[Line]:
     return [line for line in panel.lines if any(not band.mean <= scale.top for band in line.bands)]
 
 
-def _draw(axes: Axes, panel: Panel, scale: Scale, *, even: bool = False) -> None:
+def _about_triangles(rows: Sequence[Row]) -> str:
+    """What the triangles are, where there are any."""
+    beyond = [line for row in rows for panel in row.panels for line in _beyond(panel, row.scale)]
+    if not beyond:
+        return ""
+    diverged = any(not isfinite(band.mean) for line in beyond for band in line.bands)
+    return f"; triangles, in a lane of each line: beyond the top{', or diverged' if diverged else ''}"
+
+
+def _draw(axes: Axes, panel: Panel, scale: Scale, lanes: int, *, even: bool = False) -> None:
     beyond = _beyond(panel, scale)
-    room = len(beyond) * _LANE_POINTS + 6
-    axes.set_title(panel.title, loc="left", fontsize=10, color=INK, pad=room)
+    axes.set_title(panel.title, loc="left", fontsize=10, color=INK, pad=lanes * _LANE_POINTS + 6)
     axes.set_xscale("linear" if even else "log")
     axes.set_yscale("linear" if scale.linear else "log")
     axes.set_ylim(scale.bottom, scale.top)
@@ -234,13 +253,22 @@ def _draw_line(axes: Axes, line: Line, limits: tuple[float, float], lane: float)
     low, high = np.maximum(within - below, bottom), np.minimum(within + above, top)
     axes.fill_between(at, low, high, where=~beyond, color=line.colour, alpha=0.16, linewidth=0)
     own = {"color": line.colour, "clip_on": False}
-    axes.plot([], [], line.style, marker=line.shape, markersize=4, label=line.name, **own)  # type: ignore[arg-type]
-    for k in range(len(at) - 1):
+    marks = {"marker": line.shape, **own, **(_edged() if line.loose else {"markersize": line.size})}
+    axes.plot([], [], linestyle=line.style, label=line.name, **marks)  # type: ignore[arg-type]
+    for k in range(0 if line.loose else len(at) - 1):
         if not (beyond[k] and beyond[k + 1]):
-            axes.plot(at[k : k + 2], within[k : k + 2], line.style, linewidth=1.6, **own)  # type: ignore[arg-type]
-    axes.plot(at[~beyond], within[~beyond], linestyle="", marker=line.shape, markersize=4, **own)  # type: ignore[arg-type]
+            axes.plot(at[k : k + 2], within[k : k + 2], linestyle=line.style, linewidth=1.6, **own)  # type: ignore[arg-type]
+    axes.plot(at[~beyond], within[~beyond], linestyle="", **marks)  # type: ignore[arg-type]
     above_it = {"transform": axes.get_xaxis_transform(), "zorder": 5}
     axes.plot(at[beyond], np.full(beyond.sum(), lane), "^", markersize=7, **own, **above_it)  # type: ignore[arg-type]
+
+
+def _edged() -> dict[str, object]:
+    """Marks that stand out where they lie on a line of their own colour."""
+    from matplotlib.patheffects import withStroke
+
+    edge = withStroke(linewidth=2.8, foreground="white")
+    return {"markersize": _CROSS, "markeredgewidth": 1.4, "zorder": 4, "path_effects": [edge]}
 
 
 def _ticks(bottom: float, top: float) -> list[float]:
