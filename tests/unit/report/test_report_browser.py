@@ -125,3 +125,24 @@ def test_a_long_label_leaves_numbers_in_sight(browser, tmp_path):
     )
     assert max(ends) <= 360
     opened.close()
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_long_names_of_modes_and_labels_stay_within_the_page_and_the_map(width, browser, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(80, 2))
+    name = "a_name_of_a_mode_" * 6
+    part = Part("", (Levels(name, lambda n: f"WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW{n}", rows),))
+    shown = Shown(f"CP model of {name}", (("modes", name),), None, (part,))
+    file = tmp_path / "page.html"
+    file.write_text(page(shown).text, "utf-8")
+    opened = browser.new_page(viewport={"width": width, "height": 800})
+    opened.goto(file.as_uri())
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    frame, *texts = opened.evaluate(
+        """() => [document.querySelector("svg.map"), ...document.querySelectorAll("svg.map text")]
+            .map((each) => each.getBoundingClientRect())
+            .map((box) => [box.left, box.right])"""
+    )
+    assert len(texts) > 4
+    assert all(frame[0] + 1 < left < right < frame[1] - 1 for left, right in texts)
+    opened.close()

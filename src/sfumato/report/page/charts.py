@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log10
+from unicodedata import combining, east_asian_width
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from sfumato.types import Array
 
 _WIDTH, _HEIGHT = 480.0, 320.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 16.0, 14.0, 46.0
+_LETTER = 10.5  # the height of a map's letters, where the page is narrow
+_AWAY, _EDGE = 6.0, 5.0  # of a map's label from its dot, and from the frame at least
+_MOST_LETTERS = 26
 
 Pairs = Sequence[tuple[float, float]]
 
@@ -249,20 +253,49 @@ def _placed(values: Array, length: float, margin: float) -> Array:
 
 
 def _texts(points: Sequence[Point], xs: Array, ys: Array) -> list[Markup]:
-    """Labels beside their dots, but for those that would lie on others."""
+    """Labels beside their dots and within the frame, but for those that would lie on others."""
     taken: list[tuple[float, float, float]] = []
     texts = []
     for point, x, y in zip(points, xs.tolist(), ys.tolist(), strict=True):
         if point.label is None:
             continue
-        shown = point.label if len(point.label) <= 26 else f"{point.label[:25]}\u2026"
-        width = 5.0 * len(shown)
-        start = x + 6 if x + 6 + width < _WIDTH else x - 6 - width
-        if start < 0 or any(abs(y - b) < 11 and start < c and a < start + width for a, b, c in taken):
+        rooms = x - _AWAY - _EDGE, _WIDTH - _EDGE - x - _AWAY  # to the left and to the right
+        shown = _shortened(point.label, max(rooms))
+        width = _width(shown)
+        left = width > rooms[1]
+        start = x - _AWAY - width if left else x + _AWAY
+        if any(abs(y - b) < 11 and start < c and a < start + width for a, b, c in taken):
             continue
         taken.append((start, y, start + width))
-        texts.append(tag("text", shown, x=f"{start:.1f}", y=f"{y + 3:.1f}", class_="note"))
+        at, kind = (x - _AWAY, "note end") if left else (x + _AWAY, "note")
+        texts.append(tag("text", shown, x=f"{at:.1f}", y=f"{y + 3:.1f}", class_=kind))
     return texts
+
+
+def _shortened(label: str, room: float) -> str:
+    """As many letters as there is room for."""
+    if len(label) <= _MOST_LETTERS and _width(label) <= room:
+        return label
+    end = _MOST_LETTERS - 1
+    while end and _width(f"{label[:end]}\u2026") > room:
+        end -= 1
+    return f"{label[:end]}\u2026"
+
+
+def _width(text: str) -> float:
+    """How wide a text may be on a map: fonts differ, so that this is rather too much."""
+    return _LETTER * sum(_share(letter) for letter in text)
+
+
+def _share(letter: str) -> float:
+    """A letter's width as a share of its height."""
+    if combining(letter):
+        return 0.0
+    if east_asian_width(letter) in "WF" or letter in "mwMWQ@%\u2026":
+        return 1.05
+    if letter in " iIjlftr.,:;'|!()[]-":
+        return 0.42
+    return 0.78 if letter.isupper() else 0.65
 
 
 # -- bars in tables -------------------------------------------------------------------------------

@@ -151,8 +151,10 @@
       if (!circle) return;
       tip.textContent = mode.labels[place(circle)];
       const around = map.getBoundingClientRect(), at = circle.getBoundingClientRect();
-      tip.style.left = `${Math.min(at.right - around.left + 6, around.width - 180)}px`;
-      tip.style.top = `${at.top - around.top - 30}px`;
+      tip.style.left = "0px"; // so that it is as wide as it may be
+      const left = Math.min(at.right - around.left + 6, around.width - tip.offsetWidth - 4);
+      tip.style.left = `${Math.max(4, left)}px`;
+      tip.style.top = `${Math.max(4, at.top - around.top - tip.offsetHeight - 4)}px`;
     });
     map.addEventListener("mouseleave", () => { tip.hidden = true; });
     map.addEventListener("click", (event) => {
