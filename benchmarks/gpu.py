@@ -1,8 +1,9 @@
 """Fits on a GPU: private sums, sweeps of ALS and whole fits, beside the bytes that have to move.
 
-``python -m benchmarks gpu billion`` has private sums of a billion entries instead. Needs a GPU that JAX
-finds. Entries are random; what is timed does not depend on their values. Peers are sums of the same size
-written plainly in JAX and, where it is there, in PyTorch.
+``python -m benchmarks gpu billion`` has private sums of a billion entries instead, ``gpu answers``
+private biases and moments, predictions, lists and components, each beside processors. Needs a GPU that
+JAX finds. Entries are random; what is timed does not depend on their values. Peers are sums of the same
+size written plainly in JAX and, where it is there, in PyTorch.
 """
 
 from __future__ import annotations
@@ -73,7 +74,55 @@ def _billion(quick: bool) -> list[Figure]:
     return figures
 
 
-PARTS: dict[str, Callable[[bool], list[Figure]]] = {"sizes": _sizes, "billion": _billion}
+def _answers(quick: bool) -> list[Figure]:
+    """The same work on the device and on processors: fits from a tensor to the model, and questions."""
+    entries = 200_000 if quick else SIZES[0]
+    shape = (2_000, 400) if quick else SHAPE[:2]
+    tensor, figures = random_entries(entries, shape), list[Figure]()
+    for method in ("bias", "moments"):
+        figures += _beside(
+            f"private fit by {method}, {entries:,} entries",
+            lambda device, method=method: _owned(method, tensor, device),
+        )
+    model = sf.CP(RANK, solver=sf.ALS(sweeps=1), duplicates="mean").fit(tensor)
+
+    def asked(device: str, ask: Callable[[], Any]) -> Any:
+        model.device = device
+        return ask()
+
+    figures += _beside(
+        f"predictions of {entries:,} cells", lambda device: asked(device, lambda: model.predict(tensor))
+    )
+    lists = "lists of 10 for everybody"
+    figures += _beside(lists, lambda device: asked(device, lambda: model.lists(10)))
+    cube = np.random.default_rng(0).normal(size=(100 if quick else 1000,) * 3)
+    return figures + _beside(
+        f"2 components of a dense tensor of {cube.size:,} cells",
+        lambda device: sf.PowerMethod(2, restarts=8, iterations=5, symmetric=False, device=device).fit(
+            cube
+        ),
+    )
+
+
+def _owned(method: str, tensor: SparseTensor, device: str) -> sf.CP:
+    public = sf.Public(labels=True, units=tensor.shape[0], entries=tensor.n_entries)
+    privacy = sf.Privacy(3.0, 1e-9, unit="user", method=method, public=public, seed=1)
+    return sf.CP(privacy=privacy, device=device, duplicates="mean").fit(tensor)
+
+
+def _beside(what: str, work: Callable[[str], Any]) -> list[Figure]:
+    """Seconds there, and how many times as fast that is as on processors."""
+    here, there = (timed(lambda device=device: work(device), 1) for device in ("cpu", "gpu"))
+    shown = f"{there:.2f} s ({here / there:.1f} times as fast as on processors)"
+    say(f"{what}: {shown}")
+    return [Figure(f"{what}: seconds", there, shown)]
+
+
+PARTS: dict[str, Callable[[bool], list[Figure]]] = {
+    "sizes": _sizes,
+    "billion": _billion,
+    "answers": _answers,
+}
 
 
 def _site(tensor: SparseTensor) -> DeviceSite:
@@ -93,7 +142,7 @@ def random_entries(entries: int, shape: tuple[int, ...] = SHAPE) -> SparseTensor
         cells[mode] = random.integers(0, size, entries, dtype=np.int32)
     values = random.standard_normal(entries, dtype=np.float32)
     np.clip(values, -4, 4, out=values)
-    modes = tuple(Mode(name, n) for name, n in zip(("user", "item", "day"), shape, strict=True))
+    modes = tuple(Mode(name, n) for name, n in zip(("user", "item", "day"), shape, strict=False))
     return SparseTensor(cells, values, modes, (-4.0, 4.0), _checked=True)
 
 

@@ -167,6 +167,14 @@ class FactorFormat(StrEnum):
     parquet = "parquet"
 
 
+def checked_device(device: DeviceName) -> str:
+    """The device by name; an error where it has to be a GPU and there is none."""
+    from sfumato.sites.device import use_gpu
+
+    use_gpu(device.value)
+    return device.value
+
+
 ModelKind = Annotated[ModelName, typer.Option(help="Kind of model.")]
 OutFolder = Annotated[
     Path,
@@ -184,6 +192,12 @@ FitSeed = Annotated[int, typer.Option(help="Of the random start and the held-out
 Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="By default all cores.")]
 Device = Annotated[
     DeviceName, typer.Option(help="Where sums are made; auto takes a GPU where there is one.")
+]
+WhereMade = Annotated[
+    DeviceName,
+    typer.Option(
+        help="Where many predictions are made; auto takes a GPU where there is one. Few are made here."
+    ),
 ]
 Factors = Annotated[
     FactorFormat | None, typer.Option(help="Also write the factors, to the folder OUT-factors.")

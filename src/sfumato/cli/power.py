@@ -218,6 +218,7 @@ def power(
     spending: Spending,
     seed: Annotated[int, typer.Option(help="Of the random starts, which are public.")] = 0,
     threads: options.Threads = None,
+    device: options.Device = options.DeviceName.cpu,
     factors: options.Factors = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -244,7 +245,7 @@ def power(
     if factors is not None and out is None:
         raise SettingError("--factors are written beside the components: name a folder with --out")
     if out is not None:
-        check_destination(out)
+        check_destination(out, in_parts=False)
     settings: dict[str, Any] = {
         "symmetric": not what.asymmetric,
         "whiten": what.whiten,
@@ -252,6 +253,7 @@ def power(
         "order": what.order,
         "privacy": privacy,
         "threads": threads,
+        "device": device.value,
     }
     estimator = PowerMethod(components, restarts, iterations, seed=seed, **settings)
     with reading(file.name, notes):

@@ -190,6 +190,7 @@ def predict(
     ] = None,
     separator: options.Separator = None,
     date_format: options.DateFormat = None,
+    device: options.WhereMade = options.DeviceName.cpu,
 ) -> None:
     """Add a column of predictions to a table that has a column of labels for each mode.
 
@@ -210,14 +211,17 @@ def predict(
 
     estimator = load(folder)
     if isinstance(estimator, PrivateNetwork):
-        if own_entries != OwnEntries() or of_tables != OfTables() or date_format is not None:
+        of_cells = own_entries != OwnEntries() or of_tables != OfTables() or date_format is not None
+        if of_cells or device != options.DeviceName.cpu:
             raise SettingError(
                 f"{folder} is a network, which predicts rows of a table by its columns: leave out "
-                "--own, --own-mode, --own-value, --relation, --reliance, --interval and --date-format"
+                "--own, --own-mode, --own-value, --relation, --reliance, --interval, --date-format and "
+                "--device"
             )
         _predict_examples(estimator, file, out, column, separator, variable)
         return
     _check_options(estimator, folder, own_entries, of_tables, unseen)
+    _compute_on(estimator, folder, device)
     refuse_folder(file)
     # All columns of a CSV file stay as they are written: 007 is not to become 7.
     table = read_table(file, as_text=None, separator=separator, variable=variable)
@@ -233,6 +237,18 @@ def predict(
         found = own_entries.predict(estimator, cells, unseen, date_format, of_tables.interval)
     added = dict(zip(names, found, strict=True))
     write_added(file, table, added, sys.stdout.buffer if out is None else out, separator)
+
+
+def _compute_on(estimator: Any, folder: Path, device: options.DeviceName) -> None:
+    from sfumato.estimators.coupled import Coupled
+
+    if isinstance(estimator, Coupled):
+        if device == options.DeviceName.gpu:
+            raise SettingError(
+                f"{folder} is a coupled model, for which a GPU has no kernels: leave --device out"
+            )
+    else:
+        estimator.device = options.checked_device(device)
 
 
 def _check_new(file: Path, table: pa.Table, names: Iterable[str], column: str) -> None:

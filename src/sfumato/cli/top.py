@@ -67,6 +67,7 @@ def top(
         Path | None,
         typer.Option(help="A .csv, .tsv or .parquet file to write; by default standard output, as CSV."),
     ] = None,
+    device: options.WhereMade = options.DeviceName.cpu,
 ) -> None:
     """Print the levels of a mode with the highest predictions, for every level of another mode.
 
@@ -83,6 +84,7 @@ def top(
     estimator = load(folder)
     if not isinstance(estimator, TensorEstimator):
         raise SettingError(f"{folder} is no model of one table: lists are of its levels")
+    estimator.device = options.checked_device(device)
     was_seen: dict[str, Any] | None = None
     if seen is not None:
         refuse_folder(seen)

@@ -57,6 +57,7 @@ class Answering(Parametrised):
     duplicates: DuplicatePolicy
     unseen: str
     threads: int | None
+    device: str = "cpu"
     model_: Multilinear
     modes_: tuple[Mode, ...]
     bounds_: tuple[float, float] | None
@@ -97,6 +98,11 @@ class Answering(Parametrised):
     @property
     def _threads(self) -> int:
         return int(self.threads or available_threads())
+
+    @property
+    def _computed(self) -> tuple[int, str]:
+        """On how many threads, and on which device."""
+        return self._threads, self.device
 
     def _fitted(self) -> Multilinear:
         if not hasattr(self, "model_"):
@@ -176,7 +182,7 @@ class Answering(Parametrised):
         fallback = self._fallback(unseen)
         if own is not None:
             rows = self._own_rows(own, own_mode, own_value, fallback)
-            values = values_with_own(self.model_, self.modes_, rows, cells, fallback, self._threads)
+            values = values_with_own(self.model_, self.modes_, rows, cells, fallback, *self._computed)
         elif own_mode is not None or own_value is not None:
             raise SettingError(
                 f"{setting('own_mode')} and {setting('own_value')} say how own entries are read: give "
@@ -184,7 +190,7 @@ class Answering(Parametrised):
             )
         else:
             coordinates = coordinates_of(cells, self.modes_, fallback)
-            values = values_at(self.model_, coordinates, self._threads)
+            values = values_at(self.model_, coordinates, *self._computed)
         values = self._loss.predicted(values, self.bounds_, self._excess)
         if interval is None:
             return float(values[0]) if single else values
@@ -339,7 +345,7 @@ class Answering(Parametrised):
         cell = as_columns({**labels, mode: self.modes_[m].label(0)})
         cells = np.repeat(coordinates_of(cell, self.modes_, "error"), self.modes_[m].size, axis=1)
         cells[m] = np.arange(self.modes_[m].size)
-        scores = values_at(model, cells, self._threads)
+        scores = values_at(model, cells, *self._computed)
         values = self._loss.predicted(scores, self.bounds_, self._excess)
         known = seen_cells(seen, self.modes_, self.seen_, needed=self.loss == "seen")
         same = np.all(np.delete(known, m, 0) == np.delete(cells[:, :1], m, 0), axis=0)
@@ -371,7 +377,7 @@ class Answering(Parametrised):
             raise SettingError(f"lists are of two modes, and this model has {len(modes)}: use top_all")
         choice = chosen(modes, modes[1 - (self.local_ or 0)].name, None, {}, self.local_)
         known = seen_cells(seen, modes, self.seen_, needed=self.loss == "seen")
-        return lists_of(model, modes, choice, known, k, self._threads)
+        return lists_of(model, modes, choice, known, k, *self._computed)
 
     def top_all(
         self,
@@ -414,12 +420,12 @@ class Answering(Parametrised):
             of, seen = modes[rows.mode].name, brought if seen is None else seen
         choice = chosen(modes, mode, of, labels, self.local_)
         known = seen_cells(seen, modes, cells, needed=self.loss == "seen")
-        found = lists_of(model, modes, choice, known, k, self._threads)
+        found = lists_of(model, modes, choice, known, k, *self._computed)
         return as_table(
             found,
             modes,
             lambda cells: self._loss.predicted(
-                values_at(model, cells, self._threads), self.bounds_, self._excess
+                values_at(model, cells, *self._computed), self.bounds_, self._excess
             ),
         )
 

@@ -9,11 +9,16 @@ from sfumato.errors import SettingError
 from sfumato.estimators.sources import Source, TensorSource
 from sfumato.fit.plan import Plan
 from sfumato.models.shape import Shape
-from sfumato.sites.device import lacking_memory, use_gpu
+from sfumato.sites.device import installed, lacking_memory, use_gpu
 from sfumato.solvers.least_squares.als import ALS
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
+from sfumato.solvers.private.biases import PrivateBiases
+from sfumato.solvers.private.constant import PrivateConstant
+from sfumato.solvers.private.moments.solver import PrivateMoments
 from sfumato.surface import setting
 
+_BY_HAND = PrivateConstant, PrivateBiases, PrivateMoments  # all of whose kernels are by hand
+_WORTH_COPYING = 100_000  # numbers that are predicted: fewer are sooner made here
 _WHOLE_MODE = 1 << 40  # bytes of Gram matrices: a device has them all at once
 
 
@@ -30,28 +35,41 @@ def placed(
     cannot.
 
     To be asked before anything is charged. What is planned, a model of this ``shape``, has to fit the
-    GPU whatever the entries are. ``whole`` units add up what their entries have, for which there is no
-    kernel there.
+    GPU whatever the entries are. ``whole`` units add up what their entries have, for which
+    ``alternating`` has no kernel there.
     """
     if device == "cpu":
         return None
     if not isinstance(source, TensorSource) or engine is not None or sites > 1:
         _refuse(device, "is for one tensor in memory, in this process")
         return None
-    if type(solver) is not ALS and (type(solver) is not PrivateAlternating or whole):
+    by_hand = type(solver) in _BY_HAND
+    if not by_hand and type(solver) is not ALS and (type(solver) is not PrivateAlternating or whole):
         _refuse(
             device,
-            f"has kernels for {setting('solver', 'als')} and for the private method 'alternating' where "
-            f"values or entries are protected, and this is a fit by {solver.name!r}",
+            f"has kernels for {setting('solver', 'als')}, for the private methods 'moments', 'bias' and "
+            "'constant', and for 'alternating' where values or entries are protected, and this is a fit "
+            f"by {solver.name!r}",
         )
         return None
     if not use_gpu(device):
         return None
-    lacking = lacking_memory(shape, private=type(solver) is PrivateAlternating)
+    if by_hand and not installed():
+        _refuse(
+            device,
+            f"has kernels for {solver.name!r} that need numba-cuda (pip install 'sfumato[gpu]')",
+        )
+        return None
+    lacking = lacking_memory(shape, private=type(solver) is not ALS)
     if lacking is not None:
         _refuse(device, lacking, "a smaller rank, ")
         return None
     return source
+
+
+def predicted_there(device: str, number: int) -> bool:
+    """Whether so many predictions, or scores of lists, are to be made on a GPU."""
+    return device != "cpu" and use_gpu(device) and number >= _WORTH_COPYING
 
 
 def _refuse(device: str, reason: str, instead: str = "") -> None:

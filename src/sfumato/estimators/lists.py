@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sfumato.checks import check_count
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import DataError, SettingError, UnknownLabelError
+from sfumato.estimators.devices import predicted_there
 from sfumato.estimators.predicting import coordinates_of
 from sfumato.kernels.numba.lists import NOBODY, Held, best_levels, list_gains
 from sfumato.models.multilinear import Multilinear
@@ -102,7 +103,13 @@ def chosen(
 
 
 def lists_of(
-    model: Multilinear, modes: tuple[Mode, ...], choice: Choice, seen: Array, k: int, threads: int
+    model: Multilinear,
+    modes: tuple[Mode, ...],
+    choice: Choice,
+    seen: Array,
+    k: int,
+    threads: int,
+    device: str = "cpu",
 ) -> Lists:
     """The best levels of a mode for each level of another, without those that were seen."""
     check_count(k=k)
@@ -112,15 +119,24 @@ def lists_of(
     biases = np.where(nowhere, -np.inf, model.mode_biases[choice.mode])  # behind all others
     what = model.factors[choice.mode], biases
     best = [np.empty((0, k), np.int64)]
+    best_of = _kernel(device, len(everyone) * modes[choice.mode].size)
     for begin in range(0, len(everyone), _AT_ONCE):
         some = everyone[begin : begin + _AT_ONCE]
         owners = model.design(choice.mode, choice.cells(len(modes), some))
         theirs = Held(held.starts[begin : begin + len(some) + 1], held.levels)
-        best.append(best_levels(owners, *what, theirs, k, threads))
+        best.append(best_of(owners, *what, theirs, k, threads))
     levels = np.concatenate(best)
     levels[nowhere[levels] & (levels != NOBODY)] = NOBODY
     levels[empty_places(modes[choice.of])] = NOBODY
     return Lists(levels, modes[choice.of], modes[choice.mode], choice)
+
+
+def _kernel(device: str, scores: int) -> Callable[..., Array]:
+    if not predicted_there(device, scores):
+        return best_levels
+    from sfumato.kernels.jax import predictions
+
+    return predictions.best_levels
 
 
 def empty_places(mode: Mode) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from sfumato.checks import (
+    check_choice,
     check_count,
     check_flag,
     check_kind,
@@ -58,6 +59,7 @@ from sfumato.kernels.numba.threads import available_threads
 from sfumato.models.components import Components
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.report.page.contents import Shown
+from sfumato.sites.device import DEVICES, use_gpu
 from sfumato.solvers.power.iteration import (
     PowerSettings,
     PowerState,
@@ -77,7 +79,7 @@ _SUBSPACE = 10  # rounds that look for the space of a stream's second moment
 _NOISY_SUBSPACE = 5  # the same where every round has noise of its own
 _NOISY_ITERATIONS = 10
 _PRIVATE_RESTARTS = 8  # all restarts share the budget; from 5 to 20 it matters little
-_NOT_SAVED = ("privacy", "progress", "threads")
+_NOT_SAVED = ("privacy", "progress", "threads", "device")
 
 
 class PowerMethod(Parametrised, Reporting):
@@ -115,6 +117,9 @@ class PowerMethod(Parametrised, Reporting):
         Of the random starts, which are public.
     threads : int or None
         For sparse tensors; None for all cores.
+    device : str
+        Where a tensor is multiplied by directions: "cpu", "gpu" for a GPU of NVIDIA's, or "auto" for one
+        where there is one. Streams, whitened tensors and private sparse ones are left to processors.
     progress : callable or None
         Called after every question with how many are answered and how many there are; True for a bar,
         on a terminal or in a notebook, unless the stream is read once.
@@ -162,6 +167,7 @@ class PowerMethod(Parametrised, Reporting):
         privacy: Privacy | None = None,
         seed: int = 0,
         threads: int | None = None,
+        device: str = "cpu",
         progress: Watch = None,
     ) -> None:
         self.n_components = n_components
@@ -177,6 +183,7 @@ class PowerMethod(Parametrised, Reporting):
         self.privacy = privacy
         self.seed = seed
         self.threads = threads
+        self.device = device
         self.progress = progress
 
     def __sklearn_tags__(self) -> Any:
@@ -232,7 +239,7 @@ class PowerMethod(Parametrised, Reporting):
         settings = self._tensor_settings(tensor.shape)
         if self.symmetric:
             symmetric.check_symmetric(tensor)
-        source, whitening = open_source(tensor, settings, self.whiten, self._threads)
+        source, whitening = open_source(tensor, settings, self.whiten, self._threads, self._on_gpu)
         if whitening is not None:
             settings = replace(settings, sizes=source.sizes)
         with self._watched() as progress:
@@ -243,6 +250,12 @@ class PowerMethod(Parametrised, Reporting):
     @property
     def _threads(self) -> int:
         return int(self.threads or available_threads())
+
+    @property
+    def _on_gpu(self) -> bool:
+        """Whether a tensor goes to a GPU; an error where it must and cannot."""
+        check_choice(DEVICES, device=self.device)
+        return use_gpu(self.device)
 
     @property
     def _run(self) -> Run:
@@ -258,9 +271,10 @@ class PowerMethod(Parametrised, Reporting):
             raise SettingError(
                 "a private decomposition of a tensor has no whitening; one of a stream of samples has"
             )
+        on_gpu = self._on_gpu
         plan = tensor_plan(self._tensor_settings(tensor.shape), unit, privacy, tensor, self._run)
         ledger = open_ledger(privacy, unit)
-        source = private_source(tensor, unit, self._threads)
+        source = private_source(tensor, unit, self._threads, on_gpu)
         entropy = privacy.entropy()
         with self._watched() as progress:
             state = private_from_tensor(plan, source, ledger, entropy, progress)
@@ -269,7 +283,7 @@ class PowerMethod(Parametrised, Reporting):
     # -- a stream ---------------------------------------------------------------------------------
 
     def fit_stream(self, X: Any, *, reuse: bool = True, columns: Sequence[str] | None = None) -> Self:
-        """Decompose the moment of a stream of samples, without ever forming it.
+        """Decompose the moment of a stream of samples, without ever forming it; by processors.
 
         ``X`` is an array or memory map with a sample in every row, a SciPy sparse matrix, the path of a
         .npy or Parquet file or of a folder of Parquet files (``columns`` chooses some), a table, a list

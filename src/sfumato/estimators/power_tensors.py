@@ -13,6 +13,7 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.models.components import Components
 from sfumato.privacy.units import TensorEntry
+from sfumato.solvers.power.device import DenseOnDevice, SparseOnDevice
 from sfumato.solvers.power.iteration import PowerSettings, Whitening
 from sfumato.solvers.power.sensitivity import STEPS, step_of
 from sfumato.solvers.power.tensors import (
@@ -84,21 +85,36 @@ def _within(found: Components, tensor: Array | SparseTensor) -> Array:
 
 
 def open_source(
-    tensor: Array | SparseTensor, settings: PowerSettings, whiten: Any, threads: int
+    tensor: Array | SparseTensor,
+    settings: PowerSettings,
+    whiten: Any,
+    threads: int,
+    on_gpu: bool = False,
 ) -> tuple[TensorSource, Whitening | None]:
-    """What answers for a tensor; with ``whiten`` for the whitened one, and how to get back from it."""
+    """What answers for a tensor; with ``whiten`` for the whitened one, and how to get back from it.
+
+    A whitened tensor has as many levels as components, and stays on processors.
+    """
     moment = _moment_to_whiten_by(whiten, settings)
     if not isinstance(tensor, SparseTensor):
         if moment is False:
-            return (DenseSymmetric if settings.symmetric else DenseBlocks)(tensor), None
+            return _dense(tensor, settings.symmetric, on_gpu), None
         whitened = whiten_dense(tensor, settings.components, moment)
     else:
         cells, values = symmetric.merged(tensor)
         if moment is False:
+            if on_gpu:
+                return SparseOnDevice(cells, values, tensor.shape, symmetric=settings.symmetric), None
             source = Sparse(cells, values, tensor.shape, symmetric=settings.symmetric, threads=threads)
             return source, None
         whitened = whiten_sparse(cells, values, tensor.shape, settings.components, moment)
     return DenseSymmetric(whitened.tensor), whitened.whitening
+
+
+def _dense(tensor: Array, symmetric_one: bool, on_gpu: bool) -> TensorSource:
+    if on_gpu:
+        return DenseOnDevice(tensor, symmetric=symmetric_one)
+    return (DenseSymmetric if symmetric_one else DenseBlocks)(tensor)
 
 
 def _moment_to_whiten_by(whiten: Any, settings: PowerSettings) -> Any:
@@ -121,13 +137,18 @@ def _moment_to_whiten_by(whiten: Any, settings: PowerSettings) -> Any:
 # -- privately -------------------------------------------------------------------------------------
 
 
-def private_source(tensor: Array | SparseTensor, unit: TensorEntry, threads: int) -> TensorSource:
-    """Values in whole steps, cut at a public number; whatever they are, nothing is said of them."""
+def private_source(
+    tensor: Array | SparseTensor, unit: TensorEntry, threads: int, on_gpu: bool = False
+) -> TensorSource:
+    """Values in whole steps, cut at a public number; whatever they are, nothing is said of them.
+
+    Of a sparse tensor processors answer, whose sums add up what they lose by rounding.
+    """
     step, most = step_of(unit), unit.most * STEPS
     if not isinstance(tensor, SparseTensor):
         array = symmetric.mirrored_array(tensor) if unit.symmetric else tensor
         kept = symmetric.whole_steps(array, step, most) * step
-        return (DenseSymmetric if unit.symmetric else DenseBlocks)(kept)
+        return _dense(kept, unit.symmetric, on_gpu)
     _check_entries(tensor.n_entries)
     steps = symmetric.whole_steps(tensor.values, step, most)
     cells, summed = symmetric.merge(tensor.coordinates, steps)

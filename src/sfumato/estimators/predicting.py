@@ -13,6 +13,7 @@ from sfumato.data.cells import labels_in
 from sfumato.data.io.read import read_entries
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import SettingError
+from sfumato.estimators.devices import predicted_there
 from sfumato.fit.own import OwnRows
 from sfumato.models.doubts import Errors, Interval
 from sfumato.models.losses import LOSSES, Bounds, Loss
@@ -40,15 +41,27 @@ def _located(modes: Sequence[Mode], labels: Mapping[str, Any], fallback: str) ->
     return find_levels(modes, labels)
 
 
-def values_at(model: Multilinear, coordinates: NDArray[np.int32], threads: int) -> Array:
+def values_at(
+    model: Multilinear, coordinates: NDArray[np.int32], threads: int, device: str = "cpu"
+) -> Array:
     """Values of cells; mean and known biases where a level is unknown."""
     known = (coordinates >= 0).all(axis=0)
     if known.all():
-        return model.predict(coordinates, threads=threads)
+        return _known_values(model, coordinates, threads, device)
     values = np.empty(coordinates.shape[1], model.dtype)
-    values[known] = model.predict(coordinates[:, known])
+    values[known] = _known_values(model, coordinates[:, known], threads, device)
     values[~known] = _bias_prediction(model, coordinates[:, ~known])
     return values
+
+
+def _known_values(
+    model: Multilinear, coordinates: NDArray[np.int32], threads: int, device: str
+) -> Array:
+    if not predicted_there(device, coordinates.shape[1]):
+        return model.predict(coordinates, threads=threads)
+    from sfumato.kernels.jax.predictions import predict_cells
+
+    return predict_cells(model, coordinates)
 
 
 def _bias_prediction(model: Multilinear, coordinates: NDArray[np.int32]) -> Array:
@@ -200,6 +213,7 @@ def values_with_own(
     cells: Any,
     fallback: str,
     threads: int,
+    device: str = "cpu",
 ) -> Array:
     """Values of cells: by the owners' rows where the label is an owner's, else as ever."""
     labels = labels_in(cells, modes)
@@ -207,5 +221,5 @@ def values_with_own(
     values = np.empty(mine.shape[0], model.dtype)
     for part, by, by_modes in ((mine, rows.model, rows.modes), (~mine, model, modes)):
         there = {name: np.asarray(column)[part] for name, column in labels.items()}
-        values[part] = values_at(by, _located(by_modes, there, fallback), threads)
+        values[part] = values_at(by, _located(by_modes, there, fallback), threads, device)
     return values

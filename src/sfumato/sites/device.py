@@ -55,9 +55,16 @@ def use_gpu(device: str) -> bool:
     return bool(accelerated())
 
 
+def installed() -> bool:
+    """Whether kernels by hand run."""
+    from sfumato.kernels import cuda
+
+    return cuda.installed()
+
+
 def by_hand(ranks: Sequence[int], core_size: int) -> bool:
     """Whether private sums of a model are made by hand: of CP of small rank, where numba-cuda is."""
-    from sfumato.kernels.cuda import MOST_RANK, installed
+    from sfumato.kernels.cuda import MOST_RANK
 
     return not core_size and ranks[0] <= MOST_RANK and len(ranks) > 1 and installed()
 
@@ -103,6 +110,11 @@ def lacking_memory(shape: Shape, private: bool) -> str | None:
     )
 
 
+def _by_owner_bytes(order: int) -> int:
+    """Of an entry as kernels of owners see it: levels and a value, its cell, and that cell's numbers."""
+    return 4 * order + 8 + 4 + 3 * 8
+
+
 # -- sums -----------------------------------------------------------------------------------------
 
 
@@ -118,9 +130,14 @@ class DeviceSite(Site):
         # Held by the device for one mode after the other as they are asked for; all or none stay.
         free, filled = free_memory(), tensor.n_entries + self._chunk
         needed = tensor.order * bytes_there(filled, tensor.order)
+        needed += tensor.n_entries * _by_owner_bytes(tensor.order)
         # Private sums take less than Gram matrices: for these there is room to spare.
         left = None if free is None else free - working_bytes(shape, private=False)
         self._resident = left is None or needed <= _SHARE * left
+        if self._resident and tensor.n_entries and installed():
+            from sfumato.kernels.cuda import cells, contributions
+
+            self.contributions, self.owned = contributions, cells
 
     def chunks(self, mode: int) -> Chunks:
         """The entries sorted by a mode, for kernels on the device."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
+from sfumato.kernels.numba import cells, contributions
 from sfumato.kernels.numba.alternating import Features, entry_sums
 from sfumato.kernels.numba.cells import Cells
 from sfumato.kernels.numba.normal import NormalEquations, Uncertainty, normal_equations
@@ -57,7 +58,14 @@ class ByMode:
 
 
 class Site:
-    """One holder of entries: a tensor, and the orders of its entries that solvers have asked for."""
+    """One holder of entries: a tensor, and the orders of its entries that solvers have asked for.
+
+    ``contributions`` and ``owned`` are kernels that add up what entries and owners have, in whole
+    numbers: those of processors, or functions with their names that another device has.
+    """
+
+    contributions: Any = contributions
+    owned: Any = cells
 
     def __init__(self, tensor: SparseTensor, threads: int) -> None:
         self.tensor = tensor

@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.entrywise import (
-    TILE,
-    TILES,
-    Entries,
-    Written,
-    parameters,
-    there,
-    width_of,
-    zeros,
-)
+from sfumato.kernels.cuda.arrays import Written, there, zeros
+from sfumato.kernels.cuda.entrywise import TILE, TILES, Entries, parameters, width_of
 from sfumato.kernels.jax.alternating import clips
 from sfumato.types import Array
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from numba import config, cuda
+from numba import cuda
 
-from sfumato.kernels.jax import double_precision
+from sfumato.kernels.cuda.arrays import view
 from sfumato.kernels.jax.entrywise import Chunks, bytes_there
 from sfumato.types import Array
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from sfumato.models.multilinear import Multilinear
     from sfumato.sites.memory import ByMode
 
-_SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 TILE = 128  # entries
 TILES = 4  # that a block works on one after the other
 CHUNK = 1 << 24  # entries at a time: nothing is made of them that would take memory
@@ -80,49 +77,6 @@ def _seen(chunk: Chunk, present: int) -> Seen:
 def bytes_streamed(order: int) -> int:
     """That chunks take on the device, where they come one after the other."""
     return _AT_ONCE * bytes_there(CHUNK, order)
-
-
-def view(array: Any) -> Any:
-    """JAX' array for a kernel, without a copy where there is a device."""
-    if _SIMULATED:
-        return cuda.to_device(np.array(array))
-    return cuda.as_cuda_array(jax.block_until_ready(array))
-
-
-def there(*arrays: Array) -> list[Any]:
-    """Arrays of the host for a kernel.
-
-    All memory of the device is JAX', which has taken it beforehand: to ask the device for some takes
-    longer than most sums.
-    """
-    return [view(array) for array in jax.block_until_ready(jax.device_put(arrays))]
-
-
-class Written(NamedTuple):
-    """Zeros that a kernel adds to: as it sees them, and as JAX does.
-
-    JAX does not know that kernels still read what they were given (``reads``), and would use its memory
-    again: that is held until they have ended.
-    """
-
-    seen: Any
-    kept: Any
-    reads: Any
-
-    def done(self) -> Any:
-        """JAX' array, once all kernels have ended."""
-        cuda.synchronize()
-        if _SIMULATED:
-            with double_precision():
-                return jax.device_put(self.seen.copy_to_host())
-        return self.kept
-
-
-def zeros(shape: tuple[int, ...], dtype: Any, reads: Any = ()) -> Written:
-    """JAX knows nothing of what is written: these are fresh, nobody else's, and read once all is."""
-    with double_precision():
-        made = jnp.zeros(shape, dtype)
-    return Written(view(made), made, reads)
 
 
 class Parameters(NamedTuple):

@@ -12,12 +12,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from sfumato.kernels.grid import cut, grid
-from sfumato.kernels.numba.contributions import (
-    entry_counts,
-    means_of_units,
-    total_of_entries,
-    unit_counts,
-)
 from sfumato.models.doubts import Doubts
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.told import Told
@@ -55,10 +49,14 @@ class ConstantQuery(SumQuery):
         entries, half, step = entries_of(site, facts), facts.half, grid(facts.half)
         taken = taken_off(facts, facts.middle, (), ())
         if entries.by_unit:
-            sums = means_of_units(entries, taken, half, known.full_entries, site.threads)
+            sums = site.contributions.means_of_units(
+                entries, taken, half, known.full_entries, site.threads
+            )
         else:
             number = entries.values.shape[0] * cut(half, step)
-            sums = np.append(total_of_entries(entries, taken, half, site.threads), number)
+            sums = np.append(
+                site.contributions.total_of_entries(entries, taken, half, site.threads), number
+            )
         l1, l2 = change(known)
         if facts.unit.hides_presence:
             return Clipped(sums, l1, l2, step)
@@ -71,8 +69,10 @@ def count(known: Known, mode: int, site: Site) -> Array:
     facts = known.facts
     entries, row, size = entries_of(site, facts), row_of(facts, mode), facts.sizes[mode]
     if entries.by_unit:
-        return unit_counts(entries, row, size, known.ridge, known.norm, site.threads)
-    counts: Array = entry_counts(entries, row, size) * cut(1.0, COUNTED)
+        by_unit = site.contributions.unit_counts
+        sums: Array = by_unit(entries, row, size, known.ridge, known.norm, site.threads)
+        return sums
+    counts: Array = site.contributions.entry_counts(entries, row, size) * cut(1.0, COUNTED)
     return counts
 
 

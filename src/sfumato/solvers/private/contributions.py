@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 
-from sfumato.kernels.numba.cells import Centring, centred_rests
+from sfumato.kernels.numba.cells import Centring
 from sfumato.kernels.numba.contributions import OWN, Entries, Taken
 from sfumato.privacy.facts import Facts
 from sfumato.sites.memory import Site
@@ -103,6 +103,6 @@ def owners_rests(
 ) -> Array:
     """What mean and biases leave at owners' cells of a mode, beside the owners' own means."""
     taken = taken_off_owned(facts.bounds, own, mean, biases)
-    return centred_rests(
-        owned_entries(site, facts.bounds, own), taken, site.cells(own, mode), how, site.threads
-    )
+    entries, cells = owned_entries(site, facts.bounds, own), site.cells(own, mode)
+    rests: Array = site.owned.centred_rests(entries, taken, cells, how, site.threads)
+    return rests

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import erf, inf, sqrt
 
 from sfumato.kernels.grid import BELOW_ONE, cut, grid
-from sfumato.kernels.numba.cells import Centring, sum_of_cells
-from sfumato.kernels.numba.contributions import Contribution, entry_sums, unit_sums
+from sfumato.kernels.numba.cells import Centring
+from sfumato.kernels.numba.contributions import Contribution
 from sfumato.kernels.numba.ordering import level_counts
 from sfumato.privacy.clipping import Clipped
 from sfumato.records import record
@@ -100,7 +100,9 @@ class SumsQuery(SumQuery):
         """What is left at owners' cells beside their own means."""
         facts, mode, step = self.known.facts, self.mode, grid(self.clip)
         rests = owners_rests(site, facts, own, mode, self.mean, self.biases, self._centring)
-        sums = sum_of_cells(site.cells(own, mode), rests, facts.sizes[mode], step, site.threads)
+        sums = site.owned.sum_of_cells(
+            site.cells(own, mode), rests, facts.sizes[mode], step, site.threads
+        )
         return Clipped(sums, inf, self.change, step)
 
     def clipped(self, site: Site) -> Clipped:
@@ -112,8 +114,10 @@ class SumsQuery(SumQuery):
         used = [m for m in range(facts.shape.order) if m != own or mode == own]
         taken = taken_off(facts, self.mean, self.biases, used)
         if self.weights is None:
-            sums = entry_sums(entries, taken, row, self.clip, facts.sizes[mode], site.threads)
+            sums = site.contributions.entry_sums(
+                entries, taken, row, self.clip, facts.sizes[mode], site.threads
+            )
             return Clipped(sums, change, change, grid(self.clip), single=True)
         made = Contribution(self.clip, self.bound, known.ridge, mode != own, known.norm)
-        sums = unit_sums(entries, taken, row, self.weights, made, site.threads)
+        sums = site.contributions.unit_sums(entries, taken, row, self.weights, made, site.threads)
         return Clipped(sums, change if known.pure else inf, change, grid(self.bound))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import hypot, inf, sqrt
 
 from sfumato.kernels.grid import grid
-from sfumato.kernels.numba.contributions import scales_of_owners
 from sfumato.models.told import OwnScales
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.mechanisms import Noisy
@@ -48,7 +47,7 @@ class OwnersQuery(SumQuery):
         known, facts, local = self.known, self.known.facts, self.known.facts.local or 0
         taken = taken_off_owned(facts.bounds, local, self.mean, self.biases)
         length = _LENGTHS[known.norm]
-        sums = scales_of_owners(
+        sums = site.contributions.scales_of_owners(
             owned_entries(site, facts.bounds, local),
             taken,
             facts.spread**2,

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from sfumato.kernels.grid import grid
-from sfumato.kernels.numba.contributions import means_of_units, total_of_entries
 from sfumato.privacy.clipping import Clipped
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
@@ -57,9 +56,10 @@ class SpreadQuery(SumQuery):
         entries = entries._replace(values=values, low=0.0, high=half)
         taken = taken_off(facts, 0.0, (), ())
         if entries.by_unit:
-            sums = means_of_units(entries, taken, half, known.full_entries, site.threads)[:1]
+            how = half, known.full_entries, site.threads
+            sums = site.contributions.means_of_units(entries, taken, *how)[:1]
         else:
-            sums = total_of_entries(entries, taken, half, site.threads)
+            sums = site.contributions.total_of_entries(entries, taken, half, site.threads)
         change = spread_change(known)
         return Clipped(sums, change, change, grid(half), single=True)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato.kernels.grid import grid
 from sfumato.kernels.numba.alternating import Features, Weighting, unit_sums
-from sfumato.kernels.numba.contributions import moment_of_rows, squares_of_entries, squares_of_units
+from sfumato.kernels.numba.contributions import moment_of_rows
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
@@ -44,9 +44,9 @@ class ScatterQuery(SumQuery):
         used = [m for m in range(facts.shape.order) if m != facts.unit_mode]
         taken = taken_off(facts, self.mean, self.biases, used)
         if entries.by_unit:
-            sums = squares_of_units(entries, taken, most, known.ridge, site.threads)
+            sums = site.contributions.squares_of_units(entries, taken, most, known.ridge, site.threads)
             return Clipped(sums, inf, sqrt(2) * most, step)
-        sums = squares_of_entries(entries, taken, most, site.threads)
+        sums = site.contributions.squares_of_entries(entries, taken, most, site.threads)
         return Clipped(sums, most, most, step, single=True)
 
 

@@ -8,13 +8,7 @@ from math import hypot, inf, sqrt
 import numpy as np
 
 from sfumato.kernels.grid import BELOW_ONE, grid
-from sfumato.kernels.numba.cells import (
-    Cells,
-    Centring,
-    Shortening,
-    moment_of_cells,
-    project_cells,
-)
+from sfumato.kernels.numba.cells import Cells, Centring, Shortening
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.privacy.clipping import Clipped
@@ -109,7 +103,7 @@ class MomentQuery(SumQuery):
         else:
             bound = levels.change
         step = grid(bound)
-        sums = moment_of_cells(cells, numbers, self.places, self._power, step, site.threads)
+        sums = site.owned.moment_of_cells(cells, numbers, self.places, self._power, step, site.threads)
         return Clipped(sums, inf, self._grown(bound, step, kept * (kept - 1) // 2), step)
 
     @property
@@ -141,7 +135,7 @@ class ProjectionQuery(SumQuery):
         how = Shortening(self.ridge, self.length if levels.whole_units else inf)
         bound = self.bound
         step = grid(bound)
-        sums = project_cells(
+        sums = site.owned.project_cells(
             levels.cells(site),
             levels.numbers(site),
             weights,
