@@ -80,10 +80,11 @@ class Outlook:
 
     facts: Facts
     profile: Profile = field(default_factory=Profile)
+    pure: bool = False  # units' contributions are weighted for the norm of pure privacy
 
     @cached_property
     def known(self) -> Known:
-        return Known(self.facts, 1.0, pure=False)
+        return Known(self.facts, 1.0, self.pure)
 
     @cached_property
     def entries(self) -> float:
@@ -117,10 +118,12 @@ class Outlook:
         return tuple(self._counted(mode) for mode in range(len(self.levels)))
 
     def _counted(self, mode: int) -> Counted:
-        """A unit with k_j entries at level j weighs each (ridge + sum_j k_j^2)^(-1/2)."""
+        """A unit with k_j entries at level j weighs each (ridge + sum_j k_j^p)^(-1/p), in the norm p."""
         entries, own = self.levels[mode].entries, self.facts.unit_mode
         if own is None:
             return Counted(entries, entries)
+        if self.known.norm == 1:
+            return self._counted_purely(mode, own)
         if mode == own:
             squares = entries**2 / (entries**2 + self.known.ridge)
             return Counted(np.sqrt(squares), squares / entries)
@@ -129,6 +132,14 @@ class Outlook:
         twice = here.number @ (here.entries / self.entries) ** 2 * (1 - 1 / cells)
         squares = 1 / (units.entries + twice * units.entries**2 + self.known.ridge)
         return Counted(entries * (units.share @ np.sqrt(squares)), entries * (units.share @ squares))
+
+    def _counted_purely(self, mode: int, own: int) -> Counted:
+        units = self.levels[own]
+        weights = 1 / (units.entries + self.known.ridge)
+        if mode == own:
+            return Counted(units.entries * weights, units.entries * weights**2)
+        entries = self.levels[mode].entries
+        return Counted(entries * (units.share @ weights), entries * (units.share @ weights**2))
 
     @cached_property
     def counts(self) -> list[Array]:

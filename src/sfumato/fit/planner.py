@@ -448,6 +448,7 @@ def expected(
         pure = prefers_laplace(outlook.facts, budget)
     noise = 1 / budget.epsilon if pure and isinstance(budget, Budget) else multiplier(budget)
     noise *= outlook.facts.trust.excess(Laplace(noise) if pure else Gaussian(noise))
+    outlook = replace(outlook, pure=pure)
     if method == "constant":
         return expected_constant(outlook, PrivateConstant(noise, pure))
     if method == "bias":
