@@ -176,7 +176,7 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
     from sfumato.solvers.private.moments.solver import PrivateMoments
     from sfumato.solvers.private.pairs.settings import columns
     from sfumato.solvers.private.pairs.solver import PrivatePairs
-    from sfumato.solvers.private.seen_together import PrivateSeen
+    from sfumato.solvers.private.seen_together import PrivateSeen, drowned
     from sfumato.solvers.private.seen_together import usual_rank as seen_rank
 
     most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
@@ -191,6 +191,8 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
         return Choice(method, usual_rank(facts))
     if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
         return Choice(method, alternating_rank(facts, budget, profile))
+    if open_rank and method == "seen" and drowned(facts, budget):
+        return Choice("popularity", 1)
     if open_rank and (method == "seen" or isinstance(method, PrivateSeen)):
         return Choice(method, seen_rank(facts))
     if open_rank and (method == "pairs" or isinstance(method, PrivatePairs)):

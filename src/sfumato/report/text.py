@@ -54,15 +54,17 @@ def plain_table(*headings: str) -> Table:
 
 def results_table(results: Sequence[Result], metric: str | None = None) -> Table:
     """Held-out errors and seconds, the gain over the first (the constant) beside them; and what another
-    metric says.
+    metric says, alone where all values are the same and errors mean nothing.
     """
     measured = [] if metric is None else [metric]
-    table = plain_table("", "held-out RMSE", "less than constant", *measured, "seconds")
+    all_same = metric is not None and not results[0].rmse
+    headings = [] if all_same else ["held-out RMSE", "less than constant"]
+    table = plain_table("", *headings, *measured, "seconds")
     for result in results:
         gain = 1 - result.rmse / results[0].rmse if results[0].rmse else 0.0
-        shown = "" if result is results[0] else f"{gain:.1%}"
+        shown = [f"{result.rmse:.4f}", "" if result is results[0] else f"{gain:.1%}"]
         also = [] if metric is None else ["" if result.measured is None else f"{result.measured:.4f}"]
-        table.add_row(result.name, f"{result.rmse:.4f}", shown, *also, f"{result.seconds:.2f}")
+        table.add_row(result.name, *([] if all_same else shown), *also, f"{result.seconds:.2f}")
     return table
 
 

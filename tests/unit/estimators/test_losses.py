@@ -52,7 +52,7 @@ def test_where_noise_would_drown_it_the_fit_is_popularity_to_the_bit():
         for method in ("auto", "popularity")
     ]
     np.testing.assert_array_equal(*(fit.model_.mode_biases[1] for fit in fits))
-    assert [fit.method_ for fit in fits] == ["seen", "popularity"]
+    assert [fit.method_ for fit in fits] == ["popularity", "popularity"]
     np.testing.assert_array_equal(*(fit.lists(5).levels for fit in fits))
 
 
@@ -61,6 +61,20 @@ def test_values_play_no_part():
     other = train.with_values(np.full(train.n_entries, 5.0), train.bounds)
     fits = [sf.CP(2, loss="seen", privacy=private()).fit(each) for each in (train, other)]
     np.testing.assert_array_equal(fits[0].model_.rows, fits[1].model_.rows)
+
+
+@pytest.mark.parametrize(
+    ("users", "items", "epsilon", "asks"),
+    [(1500, 100, 2.0, True), (1500, 100, 0.5, False), (120, 40, 8.0, False), (400, 40, 8.0, True)],
+)
+def test_popularity_is_called_so_where_nothing_else_would_be_heard(users, items, epsilon, asks):
+    """From public numbers alone, and the method and rank say which it is."""
+    modes = [sf.Mode("user", users), sf.Mode("item", items)]
+    public = sf.Public(labels=True, units=users, entries=users * items // 6)
+    privacy = sf.Privacy(epsilon, 1e-6, unit="user", public=public)
+    plan = sf.CP(loss="seen", privacy=privacy).plan(modes, bounds=(0, 1))
+    assert plan.task.solver.name == ("seen together" if asks else "private popularity")
+    assert plan.task.facts.shape.ranks[0] == (33 if asks else 1)
 
 
 def test_own_rows_have_seen_all_other_cells_as_zeros():

@@ -126,6 +126,14 @@ def test_table_of_results():
     assert "3.00" in text
 
 
+def test_where_all_values_are_the_same_another_metric_is_all_that_is_shown():
+    results = [Result("constant", 0.0, 0.0, 0.1), Result("ours", 0.99, 3.0, 0.4)]
+    text = as_text(results_table(results, "NDCG@10"))
+    assert "0.4000" in text
+    assert "RMSE" not in text
+    assert "0.99" not in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 10_000])
 def test_a_table_of_results_is_never_cut(width):
     name = "private CP, rank 3, gradient perturbation, pure passes"

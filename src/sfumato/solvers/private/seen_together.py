@@ -27,6 +27,8 @@ import numpy as np
 
 from sfumato.checks import check_count, check_positive, given
 from sfumato.models.multilinear import Multilinear
+from sfumato.privacy.accounting import gaussian_multiplier
+from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
@@ -47,9 +49,11 @@ from sfumato.types import Array
 
 # Chosen on MovieLens 100K and on invented data; errors are flat around them.
 COLUMNS = 32  # beside popularity
-_CLEAR = 0.015  # largest eigenvalue of noise alone, over what owners add: so many levels are asked about
-_FEWEST = 100  # or all there are: where fewer are clear of it, columns are not worth their noise
-_COUNT_ERROR = 0.004  # noise that counts may have, over the number of owners
+# Largest eigenvalue of noise alone, over what owners add: so many levels are asked about that are clear
+# of it, or of the second where those are fewer than this, or than all there are.
+_CLEAR, _FEWEST = 0.015, 100
+_LESS_CLEAR, _FEWEST_OF_THESE = 0.03, 60
+_COUNT_ERROR = 0.08  # noise that counts may have, over that of an average level
 _LEAST_COUNTS, _MOST_COUNTS = 0.05, 0.5  # their share of the budget
 _RIDGE = 0.3
 _ROUNDS = 8  # in which the diagonal, which is not asked for, is filled in
@@ -130,9 +134,12 @@ class PrivateSeen(Silent):
         """Of the budget, for counts: what keeps their noise small."""
         if not self.asked_levels(facts):
             return 1.0
-        owners = facts.sizes[facts.local or 0]
-        needed = (self.noise / (_COUNT_ERROR * owners)) ** 2
-        return min(_MOST_COUNTS, max(_LEAST_COUNTS, needed))
+        return min(_MOST_COUNTS, max(_LEAST_COUNTS, self._needed_share(facts)))
+
+    def _needed_share(self, facts: Facts) -> float:
+        """Of the budget, for counts that tell levels of usual popularity apart."""
+        average = facts.least_entries / facts.sizes[seen_mode(facts)]
+        return (self.noise / (_COUNT_ERROR * average)) ** 2
 
     def popularity(self, facts: Facts) -> PrivatePopularity:
         """The first part of the fit, or all of it."""
@@ -148,8 +155,11 @@ class PrivateSeen(Silent):
             return min(self.levels, most) if self.levels >= 3 else 0
         # The largest eigenvalue of noise is twice its deviation times the root of the levels.
         noise = 2 * self.noise * self._change(facts) / self._total(facts)
-        clear = min(most, floor((_CLEAR / noise) ** 2))
-        return clear if clear >= min(_FEWEST, most) else 0
+        clear, less_clear = (min(most, floor((each / noise) ** 2)) for each in (_CLEAR, _LESS_CLEAR))
+        if clear >= min(_FEWEST, most):
+            return clear
+        worth = less_clear >= min(_FEWEST_OF_THESE, most) and self._needed_share(facts) <= _MOST_COUNTS
+        return less_clear if worth else 0
 
     def _change(self, facts: Facts) -> float:
         return sqrt(0.5) if facts.whole_units else 1.0
@@ -270,6 +280,15 @@ def above_noise(moment: Array, deviation: float, number: int, generator: np.rand
 def usual_rank(facts: Facts) -> int:
     """Popularity, and as many columns as are looked for."""
     return 1 + min(COLUMNS, facts.sizes[seen_mode(facts)] - 1)
+
+
+def drowned(facts: Facts, budget: Budget | ZCDP) -> bool:
+    """Whether nothing but popularity would be asked for, of the usual rank."""
+    if budget.pure:
+        return True
+    facts = replace(facts, shape=facts.shape.with_rank(usual_rank(facts)))
+    noise = (2 * budget.rho) ** -0.5 if isinstance(budget, ZCDP) else gaussian_multiplier(budget)
+    return not PrivateSeen(float(noise)).asked_levels(facts)
 
 
 def make(facts: Facts, wish: Wish) -> PrivateSeen:  # noqa: ARG001
