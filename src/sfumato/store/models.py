@@ -23,7 +23,7 @@ from sfumato.privacy.guarantee import Guarantee
 from sfumato.store.manifest import Contents, existing_folder, read_folder, with_manifest
 from sfumato.store.names import JSON, MANIFEST, NOT_FOR_RELEASE, OWNER, RELEASE
 from sfumato.store.reading import damage
-from sfumato.store.replacing import replacing_folder, write_files
+from sfumato.store.replacing import check_no_release, replacing_folder, write_files
 from sfumato.store.writing import (
     check_precision,
     check_shape,
@@ -111,6 +111,7 @@ def write_private(
     beside: Mapping[str, bytes] | None = None,
 ) -> Path:
     """A release, and beside it what stays with owners, and files that stay with the holder."""
+    check_no_release(folder)
     with replacing_folder(folder) as new:
         (new / RELEASE).mkdir()
         write_files(new / RELEASE, release)

@@ -23,7 +23,7 @@ from pathlib import Path
 from sfumato.checks import as_path
 from sfumato.data.io.folders import NEW, OLD, locked, put_in_place, sync, unlock
 from sfumato.errors import ModelFileError, SaveError
-from sfumato.store.names import foreign, is_model
+from sfumato.store.names import GUARANTEE_JSON, OWNER, RELEASE, foreign, is_model
 
 _RANDOM = "[a-z0-9_]{8}"  # how mkdtemp ends a name
 _PROBE = 1 << 16  # bytes that are written to see whether any can be
@@ -32,19 +32,35 @@ _PROBE = 1 << 16  # bytes that are written to see whether any can be
 # -- before anything is spent ---------------------------------------------------------------------
 
 
-def check_destination(folder: str | os.PathLike[str]) -> None:
+def check_destination(folder: str | os.PathLike[str], *, in_parts: bool = True) -> None:
     """Refuse a place where a model cannot be written, so that a fit can be spared.
 
-    A little is really written there, and removed.
+    A little is really written there, and removed. A model ``in_parts`` is a release with more beside it.
     """
     target = _resolved(folder)
     _check_replaceable(target)
+    if in_parts:
+        check_no_release(target)
     try:
         _try_to_write(target)
     except OSError as error:
         raise ModelFileError(
             f"{folder} cannot be written: {error.strerror or error}; name another folder"
         ) from error
+
+
+def check_no_release(folder: str | os.PathLike[str]) -> None:
+    """Refuse to put a model where a release is: what stays with owners would be handed out with it."""
+    target = _resolved(folder)
+    if target.name in (RELEASE, OWNER) and is_model(target.parent):
+        raise ModelFileError(
+            f"{target} is a part of the model in {target.parent}: name that folder, or another one"
+        )
+    if (target / GUARANTEE_JSON).is_file():
+        raise ModelFileError(
+            f"{target} is a release, to be handed out, and a model holds more than that: name another "
+            "folder"
+        )
 
 
 def _check_replaceable(target: Path) -> None:

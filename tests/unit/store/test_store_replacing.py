@@ -236,3 +236,26 @@ def test_a_destination_that_is_read_only(pair, tmp_path):
         with pytest.raises(ModelFileError, match="Permission denied"):
             check_destination(tmp_path / "model")
         shut.chmod(0o755)
+
+
+@pytest.mark.parametrize("where", ["model/release", "model/owner", "alone"])
+def test_no_model_is_put_where_a_release_is(pair, tmp_path, where):
+    """Rows of owners would come to lie in what is handed out."""
+    shutil.copytree(pair[0], tmp_path / "model")
+    shutil.copytree(pair[0] / "release", tmp_path / "alone")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    refused = "is a release, to be handed out" if where == "alone" else "is a part of the model in"
+    with pytest.raises(ModelFileError, match=refused):
+        check_destination(tmp_path / where)
+    with pytest.raises(ModelFileError, match=refused):
+        fitted().save(tmp_path / where)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    fitted().release(tmp_path / "alone")  # another release may take its place
+
+
+def test_components_take_the_place_of_earlier_ones(tmp_path):
+    check_destination(tmp_path / "found")
+    privacy = sf.Privacy(5.0, 1e-6, unit=sf.TensorEntry(0.1))
+    components = sf.PowerMethod(1, restarts=2, iterations=2, privacy=privacy).fit(np.ones((3, 3, 3)))
+    components.save(tmp_path / "found")
+    check_destination(tmp_path / "found", in_parts=False)
