@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import lru_cache
 from itertools import pairwise
-from math import exp, inf, log1p
+from math import exp, inf, isclose, log1p
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ PRIORS = (0.1, 0.5)  # beliefs beforehand that are told
 _POINTS = 40  # of a curve: what is told of it is then right to about 1 in 1,000 up to epsilon 3
 _BEYOND = 1e-3  # of delta: the curve is kept that far
 _SLACK = 10  # times delta, where nothing is known below delta
+_ALIKE = 0.02  # by which an audit's epsilon may differ from what was accounted for
 _HIGHEST = 700.0  # whose exponential is a number
 
 
@@ -49,7 +50,7 @@ class Shown(Protocol):
 
     @property
     def promise(self) -> Any:
-        """What was attacked, with its ``unit``."""
+        """What was attacked, with its ``unit``, ``epsilon`` and ``delta``."""
 
 
 @record
@@ -224,11 +225,29 @@ class Odds:
     def _nothing(self) -> str:
         return f"nothing is promised: whoever suspects that {self._suspicion} may become certain of it"
 
-    def _shown(self, audit: Shown) -> str:
-        if audit.promise.unit != self.unit:
+    def check_audit(self, promise: Any) -> None:
+        """Refuse what an audit of another promise has shown: it says nothing of this one.
+
+        Parameters
+        ----------
+        promise : Any
+            What was attacked, with its ``unit``, ``epsilon`` and ``delta``.
+        """
+        if promise.unit != self.unit:
             raise SettingError(
-                f"this audit is about another unit, {audit.promise.unit}: the odds are about {self.unit}"
+                f"this audit is about another unit, {promise.unit}: the odds are about {self.unit}"
             )
+        mine = min((epsilon for epsilon, delta in self.points if delta <= self.delta), default=inf)
+        same = isclose(promise.delta, self.delta, rel_tol=_ALIKE)
+        if not (same and isclose(promise.epsilon, mine, rel_tol=_ALIKE)):
+            raise SettingError(
+                f"this audit is about another promise, epsilon {promise.epsilon:.4g} at delta "
+                f"{promise.delta:g}: the odds are about epsilon {mine:.4g} at delta {self.delta:g}. "
+                "Audit with the same epsilon and delta"
+            )
+
+    def _shown(self, audit: Shown) -> str:
+        self.check_audit(audit.promise)
         least = exp(min(audit.measured, _HIGHEST))
         outcome = "which REFUTES the promise" if audit.violated else "which the promise allows"
         return (

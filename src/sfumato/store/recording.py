@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from sfumato.checks import as_path
@@ -25,7 +26,7 @@ from sfumato.store.reading import SMALL, damage, parse_json, read_file
 from sfumato.store.signatures import signed_by
 from sfumato.store.writing import record_files
 from sfumato.surface import either
-from sfumato.typed import check_fields
+from sfumato.typed import check_fields, finite_number
 
 _PathLike = str | os.PathLike[str]
 Facts = Mapping[str, Any] | _PathLike | None
@@ -174,8 +175,10 @@ def _audited(file: Path, guarantee: Guarantee) -> str:
         promise = found["promise"]
         check_fields({"verdict": found["verdict"]}, {"verdict": str}, "an audit")
         about = {name: promise[name] for name in ("unit", "neighbours", "method")}
+        amount = {name: finite_number(promise[name], name) for name in ("epsilon", "delta")}
     if about != {name: getattr(guarantee, name) for name in about}:
         raise SettingError(f"{path} is about another promise: {', '.join(map(str, about.values()))}")
+    guarantee.odds().check_audit(SimpleNamespace(unit=about["unit"], **amount))
     said: str = found["verdict"]
     return said
 

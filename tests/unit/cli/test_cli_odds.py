@@ -62,6 +62,8 @@ def test_what_an_audit_has_found_is_said_beside_it(model, tmp_path):
         {"promise": {}},
         {"promise": {**PROMISE, "epsilon": "one"}},
         {"promise": {**PROMISE, "unit": "one entry"}},
+        {"promise": {**PROMISE, "epsilon": 20.0}},
+        {"promise": {**PROMISE, "delta": 1e-3}},
         {"measured": None},
         {"measured": -1.0},
         {"confidence": 1.0},

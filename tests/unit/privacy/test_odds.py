@@ -264,13 +264,25 @@ class Measured:
 
 
 def test_what_an_audit_has_shown_is_one_sentence():
-    stated = Odds(USER, False, 0.0, pair_points(1.0, 0.0))
+    stated = Odds(USER, False, PROMISED.delta, pair_points(1.0, PROMISED.delta))
     assert len(stated.sentences(Measured(0.5, violated=False))) == 3
     last = stated.sentences(Measured(0.5, violated=False))[-1]
     assert "with a confidence of 95%, that odds can grow 1.64-fold, which the promise allows" in last
     assert "REFUTES" in stated.sentences(Measured(2.0, violated=True))[-1]
     with pytest.raises(sf.SettingError, match="another unit"):
         stated.sentences(Measured(0.5, violated=False, unit="one entry"))
+
+
+@pytest.mark.parametrize("other", [{"epsilon": 1.1}, {"epsilon": 20.0}, {"delta": 1e-5}, {"delta": 0.0}])
+def test_what_an_audit_of_another_promise_has_shown_is_refused(other):
+    """An audit at epsilon 20 may find much, all of which that promise allows."""
+    stated = Odds(USER, False, PROMISED.delta, pair_points(1.0, PROMISED.delta))
+    shown = Measured(0.5, violated=False)
+    shown.promise = replace(shown.promise, epsilon=1.009)  # as far as accounting is exact
+    assert len(stated.sentences(shown)) == 3
+    shown.promise = replace(shown.promise, **other)
+    with pytest.raises(sf.SettingError, match="another promise"):
+        stated.sentences(shown)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), "half", None])

@@ -146,7 +146,8 @@ def test_what_is_not_known_is_unanswered(folder):
 
 def audit_of(folder, tmp_path, **changes):
     guarantee = sf.load(folder).guarantee_
-    about = {name: getattr(guarantee, name) for name in ("unit", "neighbours", "method")}
+    names = "unit", "neighbours", "method", "epsilon", "delta"
+    about = {name: getattr(guarantee, name) for name in names}
     found = {"verdict": "consistent with epsilon = 1", "promise": {**about, **changes}}
     (tmp_path / "audit.json").write_text(json.dumps(found))
     return tmp_path
@@ -186,6 +187,8 @@ def test_a_ledger_of_something_else_is_refused(tmp_path):
 def test_an_audit_of_something_else_is_refused(folder, tmp_path):
     with pytest.raises(SettingError, match="another promise"):
         sf.conformance(folder, audit=audit_of(folder, tmp_path, method="output"))
+    with pytest.raises(SettingError, match="another promise"):
+        sf.conformance(folder, audit=audit_of(folder, tmp_path, epsilon=20.0))
     (tmp_path / "audit.json").write_text("[]")
     with pytest.raises(ModelFileError, match="damaged"):
         sf.conformance(folder, audit=tmp_path / "audit.json")
