@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sfumato.page.lifeline import PATIENCE, lifeline
 from sfumato.report.progress import WATCHED
 
-_COMMAND = "from sfumato.cli import main; main()"
-_PATIENCE = 5.0  # seconds that a process has to end by itself
+_COMMAND = "from sfumato.page.lifeline import end_with_input; end_with_input()\n"
+_COMMAND += "from sfumato.cli import main; main()"
 _TAIL = 64 * 1024  # bytes of the file of progress that are looked at
 _FOLDER_MODE = 0o700
 
@@ -52,7 +53,7 @@ class Job:
         with self._at("said.json").open("wb") as said, self._at("notes.txt").open("wb") as notes:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _COMMAND, *self.words, "--json"],
-                stdin=subprocess.DEVNULL,
+                stdin=lifeline(),
                 stdout=said,
                 stderr=notes,
                 env=environment,
@@ -86,7 +87,7 @@ class Job:
             self.cancelled = True
             self._signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE)
+                process.wait(PATIENCE)
             self._signal(signal.SIGKILL)  # whatever is left of it, and of what it has started
             process.wait()
 

@@ -86,10 +86,18 @@ class Folder:
             here = Path(place).relative_to(self.path)
             deep = len(here.parts) >= _DEEPEST
             folders[:] = [] if deep else sorted(n for n in folders if not n.startswith((".", KEPT)))
-            found += [str(here / name) for name in sorted(names)[:_LOOKED_AT] if _is_table(name)]
+            tables = [str(here / name) for name in sorted(names)[:_LOOKED_AT] if _is_table(name)]
+            found += [name for name in tables if self._opens(name)]
             if len(found) >= _LISTED:
                 break
         return found[:_LISTED]
+
+    def _opens(self, name: str) -> bool:
+        try:
+            self.find(name)
+        except DataError:
+            return False
+        return True
 
     def place_for(self, name: str) -> Path:
         """Where an upload goes, under a name without surprises."""

@@ -338,7 +338,7 @@ def stubborn(monkeypatch):
     asleep = f"{STUBBORN}time.sleep(600)"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {asleep!r}])"
     monkeypatch.setattr("sfumato.page.jobs._COMMAND", f"{STUBBORN}{child}; time.sleep(600)")
-    monkeypatch.setattr("sfumato.page.jobs._PATIENCE", 0.2)
+    monkeypatch.setattr("sfumato.page.jobs.PATIENCE", 0.2)
 
 
 @pytest.mark.usefixtures("stubborn")
@@ -367,6 +367,33 @@ def test_fits_end_with_the_page(visitor):
     job = visitor.shop.running.job
     visitor.shop.close()
     assert job.state == "cancelled"
+
+
+LIFELINE = """
+import subprocess, sys, time
+sys.stdout.write(str(subprocess.Popen(
+    [sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    start_new_session=True,
+).pid) + chr(10))
+sys.stdout.flush()
+time.sleep(600)
+"""
+FIT = "from sfumato.page import lifeline; lifeline.PATIENCE = 0.2; lifeline.end_with_input(); "
+
+
+def test_fits_end_with_a_page_that_is_killed():
+    """Whatever has ended it, a terminal that was closed say: the process that waits for it goes too."""
+    fit = f"{FIT}{STUBBORN}time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", LIFELINE, fit], stdout=subprocess.PIPE) as parent:
+        group = int(parent.stdout.readline())
+        assert alive_in(group)
+        parent.kill()
+    for _ in range(200):
+        if not alive_in(group):
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("the fit goes on without its page")
 
 
 def test_a_fit_that_has_ended_stays_as_it_is(fitted):

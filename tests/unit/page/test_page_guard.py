@@ -136,6 +136,10 @@ def test_files_are_listed_without_hidden_ones_and_without_what_the_page_keeps(tm
     for name in ("a.csv", ".hidden.csv", "sub/b.parquet", "notes.txt", "sfumato-page/uploads/c.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
+    inside = tmp_path / "sub"
+    (inside / "out.csv").symlink_to(tmp_path / "a.csv")
+    assert Folder(inside).listed() == ["b.parquet"]  # a link that leads out would be refused
+    (inside / "out.csv").unlink()
     assert Folder(tmp_path).listed() == ["a.csv", "sub/b.parquet"]
 
 
