@@ -126,6 +126,10 @@ def plan(
     from sfumato.cli import plan_report
     from sfumato.estimators import planning
 
+    if spread is not None and not spread > 0:
+        raise typer.BadParameter(
+            "how far values lie from their mean is above zero", param_hint="--spread"
+        )
     targets = {"rmse": target_rmse, "share": target_share, "odds": target_odds}
     order = planning.PlanOrder.within(
         {name: wanted for name, wanted in targets.items() if wanted is not None},

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sfumato.data.tensor import Mode, SparseTensor, find_mode
-from sfumato.errors import SettingError
+from sfumato.errors import DataError, SettingError
 from sfumato.models.doubts import Errors
 from sfumato.report.records import Group, Groups
 from sfumato.surface import either
@@ -53,6 +53,8 @@ def groups_of(told: Told, mode: str, held_out: SparseTensor | None = None) -> Gr
 
 def _squares(told: Told, held_out: SparseTensor, at: int) -> tuple[Array, Array]:
     """Number of held-out entries and their squared errors, by level."""
+    if not np.isfinite(held_out.values).all():
+        raise DataError("held-out values have to be numbers, and some are NaN or infinite: remove them")
     levels = told.modes[at].find(held_out.modes[at].labels_at(held_out.coordinates[at]))
     known, size = levels >= 0, told.modes[at].size
     misses = (held_out.values - told.predict(held_out)) ** 2
@@ -72,7 +74,7 @@ def _group(
     squares = [float(each[part].mean()) for each in (noise, scatter)]
     return Group(
         levels=int(part.shape[0]),
-        entries=float(counts[part].mean()),
+        counted=float(counts[part].mean()),
         noise=squares[0] ** 0.5,
         scatter=squares[1] ** 0.5,
         expected=sum(squares) ** 0.5,

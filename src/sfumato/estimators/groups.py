@@ -30,16 +30,22 @@ def told_of(estimator: TensorEstimator | Coupled, relation: str | None = None) -
     return Told(known.modes, known.local, errors, predict)
 
 
+_COUNTED = (
+    "counted: how often a level occurs, as the fit asked: its entries, or where everything of an owner "
+    "is protected, those of each owner weighed so that they count as about one together"
+)
+
+
 def groups_text(found: Groups) -> str:
     """For a person."""
     measured = any(group.held_out is not None for group in found.groups)
-    head = f"{'levels':>8}{'entries':>10}{'noise':>9}{'scatter':>9}{'expected':>10}"
+    head = f"{'levels':>8}{'counted':>10}{'noise':>9}{'scatter':>9}{'expected':>10}"
     head += f"{'held out':>10}{'measured':>10}" if measured else ""
     lines = [f"errors by popularity of {found.mode}, rarest first; {found.status}", head]
     for g in found.groups:
-        line = f"{g.levels:>8,}{g.entries:>10.1f}{g.noise:>9.3f}{g.scatter:>9.3f}{g.expected:>10.3f}"
+        line = f"{g.levels:>8,}{g.counted:>10.1f}{g.noise:>9.3f}{g.scatter:>9.3f}{g.expected:>10.3f}"
         if measured:
             shown = "-" if g.measured is None else f"{g.measured:.3f}"
             line += f"{g.held_out or 0:>10,}{shown:>10}"
         lines.append(line)
-    return "\n".join(lines)
+    return "\n".join([*lines, _COUNTED])

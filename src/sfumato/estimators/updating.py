@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from sfumato.estimators.base import TensorEstimator
 
 
+_LOST_INTERVALS = (
+    "what was released for intervals tells of the fit before, and the updated model will have none: "
+    "keep a copy of the model, or fit anew"
+)
+
+
 def asked(estimator: TensorEstimator, privacy: Privacy | None, period: str | None) -> Privacy:
     """The privacy of an update: the one given, or the estimator's own, with the period's name."""
     check_kind(Privacy | None, "a Privacy, or None", privacy=privacy)
@@ -60,6 +66,8 @@ def update(estimator: TensorEstimator, X: Any, y: Any, privacy: Privacy, by: str
             f"numbers that are fitted as they are can be updated, and this is a fit with "
             f"{setting('loss', estimator.loss)}: fit anew"
         )
+    if estimator.errors_ is not None:
+        warn_of((_LOST_INTERVALS,))
     last = _last(estimator)
     tensor = as_tensor(X, y)
     check_update(last, privacy, tensor, by)

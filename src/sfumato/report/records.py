@@ -165,7 +165,7 @@ class Group:
     """Levels of like popularity: expected errors, and the measured one where entries were held out."""
 
     levels: int
-    entries: float  # of an average level, as released
+    counted: float  # of an average level, as released: entries, or owners' with each one's weighed down
     noise: float
     scatter: float
     expected: float

@@ -142,6 +142,8 @@ def check_people(given: Any, where: str = "") -> dict[str, Any]:
     for name, value in said.items():
         for problem in violations(value, _BY_NAME[name].schema, (name,)):
             raise SettingError(f"{where}{problem}")
+        if name == _NUMBER and value < 1:
+            raise SettingError(f"{where}{name} is about how many there are, one or more: got {value}")
         if MISSING in str(value):
             raise SettingError(f"{where}{name} says {MISSING}: say it, or leave it empty")
     return said
@@ -149,6 +151,8 @@ def check_people(given: Any, where: str = "") -> dict[str, Any]:
 
 def _plain(value: Any, where: str, deepest: int = _DEEPEST) -> Any:
     """Dates as text, which is what the registry takes."""
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise SettingError(f"{where} has a letter that cannot be written in UTF-8")
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list | dict) and not deepest:
@@ -181,6 +185,7 @@ def template() -> str:
 
 
 _QUOTES = '""'
+_NUMBER = "number_of_privacy_units"
 _EMPTY = {"registry_authors": "[]", "number_of_privacy_units": '""  # a whole number, without quotes'}
 _TABLES = {
     "data_curators": (

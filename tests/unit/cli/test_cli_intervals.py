@@ -86,6 +86,9 @@ def test_groups_say_what_may_be_handed_out(models):
     held = ["--held-out", models / "ratings-held-out.csv"]
     measured = run("explain", models / "entry", "--groups", "item", *held)
     assert (measured.exit_code, "NOT releasable" in measured.stdout) == (0, True)
+    (models / "damaged.csv").write_text("user,item,rating\nu03,i04,nan\n")
+    damaged = run("explain", models / "entry", "--groups", "item", "--held-out", models / "damaged.csv")
+    assert (damaged.exit_code, "NaN or infinite" in damaged.stderr) == (1, True)
     of = ["--groups", "place", "--relation", "visits"]
     assert run("explain", models / "both", *of).exit_code == 0
     assert (

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import sfumato as sf
 from sfumato.cli import app
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.errors import SettingError
+from sfumato.errors import PrivacyWarning, SettingError
 from sfumato.estimators.updating import _last
 from sfumato.fit.update import Last, left_of
 from sfumato.models.multilinear import CPModel
@@ -252,6 +252,13 @@ def test_a_gpu_that_is_not_there_is_not_passed_over(tmp_path: Path) -> None:
     assert (tmp_path / "ledger").read_bytes() == before
     model.device = "auto"
     model.partial_fit(drawn(100, 1), period="1")
+
+
+def test_that_intervals_are_lost_is_said(tmp_path: Path) -> None:
+    model = fitted(tmp_path, intervals=True)
+    with pytest.warns(PrivacyWarning, match="updated model will have none"):
+        model.partial_fit(drawn(100, 1), privacy=replace(asked(tmp_path), period="1"))
+    assert model.errors_ is None
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

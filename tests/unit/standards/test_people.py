@@ -49,6 +49,8 @@ def test_what_is_said_is_read(tmp_path):
         ("data_curators = ['me']", "data_curators.0: has to be a table"),
         ("[[data_curators]]\ndata_curator_name = 'me'", "data_curators.0.data_curator_type: is missing"),
         ("number_of_privacy_units = true", "has to be a whole number"),
+        ("number_of_privacy_units = 0", "one or more: got 0"),
+        ("number_of_privacy_units = -5", "one or more: got -5"),
         ("registry_authors = [1]", "registry_authors.0: has to be text"),
         ("name = 'MISSING: what'", "say it, or leave it empty"),
         ("name = ", "is no file of TOML"),
@@ -61,6 +63,11 @@ def test_what_is_said_is_read(tmp_path):
 def test_what_is_wrong_is_named(tmp_path, said, wanted):
     with pytest.raises(SettingError, match=wanted):
         read_people(written(tmp_path, said))
+
+
+def test_letters_that_no_file_can_hold_are_refused():
+    with pytest.raises(SettingError, match="contact has a letter that cannot be written"):
+        check_people({"contact": "\ud800"})
 
 
 @pytest.mark.parametrize("place", ["", "nowhere.toml"])

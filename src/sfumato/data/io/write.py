@@ -35,6 +35,14 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _NOT_IN_FILE_NAMES = re.compile(r"[^\w-]+")
 
 
+def check_file(path: Path) -> None:
+    """Refuse a path that no file can be written to."""
+    if not path.parent.is_dir():
+        raise DataError(f"cannot write {path}: there is no folder {path.parent}")
+    if not path.name or path.is_dir():
+        raise DataError(f"cannot write {path}: it is a folder, so name a file in it")
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of ``path`` once it is complete and on disk.
@@ -42,8 +50,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     If anything goes wrong the file that was there stays, and nothing else is left behind.
     """
     path = as_path("path", path)
-    if not path.parent.is_dir():
-        raise DataError(f"cannot write {path}: there is no folder {path.parent}")
+    check_file(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with draft.open("xb") as file:

@@ -99,11 +99,11 @@ def groups(found: Sequence[Groups], *, measured: bool) -> Markup:
 
 def _group_table(found: Groups, measured: bool) -> Markup:
     most = max(group.expected for group in found.groups) or 1.0
-    headings = ["Levels", "Entries each", "By noise", "By scatter", "Expected error"]
+    headings = ["Levels", "Counted each", "By noise", "By scatter", "Expected error"]
     rows = []
     for n, group in enumerate(found.groups):
         numbers = [
-            f"{group.entries:.1f}",
+            f"{group.counted:.1f}",
             f"{group.noise:.3f}",
             f"{group.scatter:.3f}",
             f"{group.expected:.3f}",

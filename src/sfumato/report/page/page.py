@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sfumato.checks import as_path
-from sfumato.data.io.write import replacing
+from sfumato.data.io.write import check_file, replacing
 from sfumato.errors import SettingError
 from sfumato.markup import Markup, joined, tag
 from sfumato.privacy.budgets import rounded_up
@@ -124,6 +124,7 @@ def check_place(path: str | PathLike[str]) -> Path:
                 f"another place{either('', ' with --out')}; a page that belongs to a release is put "
                 f"there {either('by the commands that fit', 'by the fit itself, with --report')}"
             )
+    check_file(target)
     return target
 
 

@@ -9,7 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfumato.data.io.read import read, read_table
-from sfumato.data.io.write import write_added, write_completed, write_factors, write_table
+from sfumato.data.io.write import (
+    replacing,
+    write_added,
+    write_completed,
+    write_factors,
+    write_table,
+)
 from sfumato.data.tensor import Mode
 from sfumato.errors import DataError, SettingError
 
@@ -152,3 +158,12 @@ def test_another_format_is_written_anew(tmp_path):
     with pytest.raises(DataError, match="has changed while it was read"):
         write_added(source, table, {"p": np.array([1.5])}, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("path", [".", "", "here"])
+def test_a_folder_is_no_file_to_write(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(DataError, match="is a folder, so name a file in it"), replacing(path):
+        raise AssertionError("nothing is to be written")
+    assert [each.name for each in tmp_path.iterdir()] == ["here"]
