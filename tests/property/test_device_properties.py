@@ -29,6 +29,7 @@ from sfumato.models.shape import Shape
 from sfumato.sites import device as device_sites
 from sfumato.sites.device import DeviceSite, by_hand, use_gpu
 from sfumato.sites.memory import Site
+from sfumato.solvers.least_squares.core import core_equations
 
 examples = settings(max_examples=4, deadline=None, database=None, derandomize=True)
 KINDS = [("cp", 2), ("cp", 4), ("tucker", 3)]
@@ -78,7 +79,7 @@ def uncertainty_of(model, rng, present):
     rows = np.zeros(model.rows.shape)
     for mode, rank in enumerate(model.ranks):
         rows[model.span(mode), :rank] = rng.random((model.shape[mode], rank))
-    return Uncertainty(rows, rng.random(model.biases.shape), np.zeros(model.free_core.shape))
+    return Uncertainty(rows, rng.random(model.biases.shape), rng.random(model.free_core.shape))
 
 
 @pytest.mark.parametrize(("kind", "order"), KINDS)
@@ -331,9 +332,6 @@ def test_normal_equations_and_rows_are_those_of_the_processor(kind, order, uncer
             where = out.rows[rows], out.biases[rows], spread.rows[rows], spread.biases[rows]
             if each is sums[0]:
                 solve_rows(each, ridge, rank, *where, 1)
-            elif isinstance(each.gram, np.ndarray):  # what has no kernel there
-                assert kind == "tucker"
-                solve_rows(each, ridge, rank, *where, 1)
             else:
                 from sfumato.kernels.jax.normal import solve_rows as solve_there
 
@@ -341,6 +339,25 @@ def test_normal_equations_and_rows_are_those_of_the_processor(kind, order, uncer
             solved.append(where)
         for mine, theirs in zip(*solved, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("uncertain", [False, True])
+@pytest.mark.parametrize("order", [2, 3, 4])
+@examples
+@given(seed=st.integers(0, 10**6))
+def test_equations_of_a_core_are_those_of_the_processor(order, uncertain, seed):
+    rng = np.random.default_rng(seed)
+    tensor, sizes = tensor_of(rng, order), SIZES[:order]
+    model = TuckerModel.zeros(sizes, (2, 3, 2, 1)[:order])
+    for factor in model.factors:
+        factor[:] = rng.normal(size=factor.shape)
+    model.free_core[:] = rng.normal(size=model.free_core.shape)
+    uncertainty = uncertainty_of(model, rng, uncertain)
+    here, found = (
+        core_equations(model, uncertainty, s) for s in (Site(tensor, 1), there(tensor, model))
+    )
+    np.testing.assert_allclose(found.gram, here.gram, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found.rhs, here.rhs, rtol=1e-4, atol=1e-3)
 
 
 # -- whole fits -----------------------------------------------------------------------------------
@@ -356,11 +373,12 @@ PLANTED = sf.synthetic.cp((30, 20, 6), 2, entries=1500, snr=5.0, seed=1).tensor
 
 
 @pytest.mark.parametrize("ridge", ["learn", 1.0])
-def test_open_fits_agree(a_gpu, monkeypatch, ridge):
+@pytest.mark.parametrize("kind", [sf.CP, sf.Tucker])
+def test_open_fits_agree(a_gpu, monkeypatch, kind, ridge):
     solver = sf.ALS(sweeps=4, ridge=ridge)
     monkeypatch.setattr(entrywise, "CHUNK", 512)
-    here = sf.CP(2, solver=solver, dtype=np.float32).fit(PLANTED)
-    there = sf.CP(2, solver=solver, dtype=np.float32, device="gpu").fit(PLANTED)
+    here = kind(2, solver=solver, dtype=np.float32).fit(PLANTED)
+    there = kind(2, solver=solver, dtype=np.float32, device="gpu").fit(PLANTED)
     cells = PLANTED.coordinates
     np.testing.assert_allclose(
         there.model_.predict(cells), here.model_.predict(cells), atol=0.02 * PLANTED.values.std()

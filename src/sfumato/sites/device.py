@@ -78,8 +78,8 @@ def working_bytes(shape: Shape, private: bool) -> int:
     parameters = 4 * sum(shape.sizes) * (2 * rank + 2)  # rows and biases, each with its variance
     if private:
         sums = 2 * 8 * max(levels * (rank + 1), shape.core_size + 1)
-    else:  # Gram matrices; to solve with them takes as much three times more
-        sums = 4 * 4 * levels * rank * (rank + 3)
+    else:  # Gram matrices; to solve with those of rows takes as much three times more
+        sums = 4 * 4 * levels * rank * (rank + 3) + 3 * 8 * shape.core_size**2
     return parameters + sums + _chunk_bytes(shape, private)
 
 
@@ -155,8 +155,6 @@ class DeviceSite(Site):
     def normal_equations(
         self, model: Multilinear, uncertainty: Uncertainty, mode: int, low: int, high: int
     ) -> NormalEquations:
-        if uncertainty.present and model.free_core.size:  # its designs' variances have no kernel there
-            return super().normal_equations(model, uncertainty, mode, low, high)
         from sfumato.kernels.jax import within_memory
         from sfumato.kernels.jax.normal import normal_equations
 
@@ -166,13 +164,18 @@ class DeviceSite(Site):
         return sums if (low, high) == (0, model.shape[mode]) else sums.part(low, high)
 
     def residual_sums(self, model: Multilinear, uncertainty: Uncertainty) -> tuple[float, float]:
-        if uncertainty.present and model.free_core.size:
-            return super().residual_sums(model, uncertainty)
         from sfumato.kernels.jax import within_memory
         from sfumato.kernels.jax.normal import residual_sums
 
         with within_memory():
             return residual_sums(model, uncertainty, self.chunks(0))
+
+    def core_sums(self, model: Multilinear, uncertainty: Uncertainty) -> tuple[Array, Array]:
+        from sfumato.kernels.jax import within_memory
+        from sfumato.kernels.jax.normal import core_sums
+
+        with within_memory():
+            return core_sums(model, uncertainty, self.chunks(0))
 
     def entry_sums(self, model: Multilinear, block: int, features: Features) -> Array:
         from sfumato.kernels.jax import within_memory

@@ -117,6 +117,10 @@ class Site:
         """Sums of squared residuals, and of the predictions' variances."""
         return residual_sums(model, uncertainty, self)
 
+    def core_sums(self, model: Multilinear, uncertainty: Uncertainty) -> tuple[Array, Array] | None:  # noqa: ARG002
+        """Gram matrix and right-hand side of a core, where another device makes them; else None."""
+        return None
+
     def entry_sums(self, model: Multilinear, block: int, features: Features) -> Array:
         """Clipped sums of a block by entry, in whole steps."""
         return entry_sums(model, block, features, self.by_mode(max(block, 0)), self.threads)

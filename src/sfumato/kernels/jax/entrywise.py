@@ -12,6 +12,7 @@ many entries in a chunk as leave that within ``SCRATCH``.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +43,13 @@ class Parameters(NamedTuple):
     mean: Any
 
 
+class Variances(NamedTuple):
+    """Of a model's rows, mode after mode, and of its core; None where there is none."""
+
+    rows: tuple[Any, ...]
+    core: Any
+
+
 class Chunk(NamedTuple):
     """Some entries, sorted by a mode; those after the first ``present`` fill up.
 
@@ -69,7 +77,7 @@ def entry_bytes(ranks: Sequence[int], core_size: int) -> int:
     rank = max(ranks)
     wide = 1 << (rank - 1).bit_length()  # folding fills up to a power of two, in an array of its own
     products = 5 * rank * wide // 4 + (rank * rank if wide > rank else 0)
-    return 4 * (products + 3 * core_size + 16)
+    return 4 * (products + 5 * core_size + 16)
 
 
 def parameters(model: Multilinear) -> Parameters:
@@ -205,14 +213,37 @@ def _contracted(p: Parameters, rows: list[Any], block: int) -> Any:
     return folded(spread[:, :, None] * core[None])
 
 
-def design_variances(p: Parameters, variances: tuple[Any, ...], index: list[Any], block: int) -> Any:
-    """Variances of the designs of a CP model whose rows have ``variances``."""
-    squares, both = 1.0, 1.0
+def design_variances(p: Parameters, variances: Variances, index: list[Any], block: int) -> Any:
+    """Variances of a mode's designs, or of the core's: exact but for those of a mode beside a core.
+
+    These are of the first order: each row's coordinate, and each entry of the core, by itself.
+    """
+    if p.core is not None and block != CORE:
+        return _by_derivatives(p, variances, index, block)
+    first, second = [], []
     for m, levels in enumerate(index):
         if m != block:
-            square = p.factors[m][levels] ** 2
-            squares, both = squares * square, both * (square + variances[m][levels])
-    return both - squares
+            first.append(p.factors[m][levels] ** 2)
+            second.append(first[-1] + variances.rows[m][levels])
+    return _contracted(p, second, block) - _contracted(p, first, block)
+
+
+def _by_derivatives(p: Parameters, variances: Variances, index: list[Any], block: int) -> Any:
+    rows = {m: p.factors[m][levels] for m, levels in enumerate(index) if m != block}
+    total = _with_core(variances.core, {m: each**2 for m, each in rows.items()}, (block,))
+    for m in rows:
+        others = {n: each for n, each in rows.items() if n != m}
+        derivative = _with_core(p.core, others, (block, m))
+        total = total + folded((derivative**2 * variances.rows[m][index[m]][:, None]).swapaxes(1, 2))
+    return total
+
+
+def _with_core(core: Any, rows: dict[int, Any], left: tuple[int, ...]) -> Any:
+    """The core times the rows of some modes, entry by entry; the other modes are left, in order."""
+    modes = string.ascii_letters[: core.ndim]
+    terms = [modes, *(f"Z{modes[m]}" for m in rows)]
+    out = "Z" + "".join(modes[m] for m in left)
+    return jnp.einsum(f"{','.join(terms)}->{out}", core, *rows.values(), precision="highest")
 
 
 def explained(p: Parameters, index: list[Any], design: Any, block: int) -> Any:

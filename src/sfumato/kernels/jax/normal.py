@@ -19,6 +19,7 @@ from sfumato.kernels.jax.entrywise import (
     Chunk,
     Chunks,
     Parameters,
+    Variances,
     add_by_level,
     bias_sum,
     design_variances,
@@ -35,12 +36,17 @@ if TYPE_CHECKING:
     from sfumato.models.multilinear import Multilinear
 
 
-def _variances_of(model: Multilinear, uncertainty: Uncertainty) -> tuple[Any, ...] | None:
-    """Of rows, mode after mode."""
+def _variances_of(model: Multilinear, uncertainty: Uncertainty) -> Variances | None:
     if not uncertainty.present:
         return None
     rows = [uncertainty.rows[model.span(m), : model.ranks[m]] for m in range(model.order)]
-    return tuple(jax.device_put(np.asarray(each, np.float32)) for each in rows)
+    core = None
+    if model.free_core.size:
+        core = uncertainty.core.reshape(model.ranks).astype(np.float32)
+    there: Variances = jax.device_put(
+        Variances(tuple(np.asarray(each, np.float32) for each in rows), core)
+    )
+    return there
 
 
 @partial(jax.jit, static_argnames="mode", donate_argnums=0)
@@ -140,7 +146,7 @@ def solve_rows(
             bias_variances[:] = found[3]
 
 
-@partial(jax.jit, static_argnames=("mode",))
+@partial(jax.jit, static_argnames="mode")
 def _left_over(p: Parameters, variances: Any, chunk: Chunk, mode: int) -> tuple[Any, Any]:
     index, there = index_of(chunk, mode), is_there(chunk)
     design = designs(p, index, mode)
@@ -148,20 +154,56 @@ def _left_over(p: Parameters, variances: Any, chunk: Chunk, mode: int) -> tuple[
     squares = jnp.where(there, residual**2, 0.0).astype(jnp.float64).sum()
     if variances is None:
         return squares, 0.0
-    rows, biases = variances
+    of_parameters, biases = variances
     spread = sum(each[levels] for each, levels in zip(biases, index, strict=True))
-    spread = spread + design_variances(p, rows, index, CORE).sum(1)
+    row, uncertain = p.factors[mode][index[mode]], of_parameters.rows[mode][index[mode]]
+    of_design = design_variances(p, of_parameters, index, mode)
+    spread = spread + (uncertain * (design**2 + of_design) + row**2 * of_design).sum(1)
     return squares, jnp.where(there, spread, 0.0).astype(jnp.float64).sum()
 
 
 def residual_sums(model: Multilinear, uncertainty: Uncertainty, chunks: Chunks) -> tuple[float, float]:
     """Sums over all entries: of squared residuals, and of the predictions' variances."""
     with double_precision():
-        p, rows = parameters(model), _variances_of(model, uncertainty)
+        p, of_parameters = parameters(model), _variances_of(model, uncertainty)
         variances = None
-        if rows is not None:
+        if of_parameters is not None:
             biases = [uncertainty.biases[model.span(m)] for m in range(model.order)]
-            variances = rows, tuple(jax.device_put(np.asarray(b, np.float32)) for b in biases)
+            variances = (
+                of_parameters,
+                tuple(jax.device_put(np.asarray(b, np.float32)) for b in biases),
+            )
         parts = [_left_over(p, variances, chunk, chunks.mode) for chunk in chunks]
         sums = np.asarray(jax.device_get(parts), np.float64).reshape(-1, 2).sum(0)
     return float(sums[0]), float(sums[1])
+
+
+# -- of a core --------------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames="lead", donate_argnums=0)
+def _add_core(out: Any, p: Parameters, variances: Any, chunk: Chunk, lead: int) -> tuple[Any, Any]:
+    """Sums of products of the core's designs with themselves, and with what is to be explained."""
+    index = index_of(chunk, lead)
+    design = designs(p, index, CORE)
+    target = chunk.values - p.mean - bias_sum(p, index)
+    weight = jnp.where(is_there(chunk), 1.0 if chunk.weights is None else chunk.weights, 0.0)
+    weighted = design * weight[:, None]
+    gram = jnp.matmul(design.T, weighted, precision="highest")
+    if variances is not None:
+        doubts = (design_variances(p, variances, index, CORE) * weight[:, None]).sum(0)
+        gram = gram + jnp.diag(doubts)
+    rhs = (weighted * target[:, None]).sum(0)
+    return out[0] + gram.astype(jnp.float64), out[1] + rhs.astype(jnp.float64)
+
+
+def core_sums(model: Multilinear, uncertainty: Uncertainty, chunks: Chunks) -> tuple[Array, Array]:
+    """Gram matrix and right-hand side of the free core entries, in their own order."""
+    size = model.free_core.size
+    with double_precision():
+        p, variances = parameters(model), _variances_of(model, uncertainty)
+        out = jnp.zeros((size, size)), jnp.zeros(size)
+        for chunk in chunks:
+            out = _add_core(out, p, variances, chunk, chunks.mode)
+        gram, rhs = (np.array(part) for part in out)
+    return gram, rhs

@@ -37,6 +37,9 @@ def core_equations(model: Multilinear, uncertainty: Uncertainty, site: Site) -> 
     The designs of the core are Kronecker products of rows a x z, z those of all modes but one. All
     entries of a level of that one share a: with G their sum of z z', they add (a a') x G.
     """
+    there = site.core_sums(model, uncertainty)
+    if there is not None:
+        return CoreEquations(*there)
     shared = int(np.argmin(model.shape))
     entries, rank = site.by_mode(shared), model.ranks[shared]
     rest = model.free_core.size // rank
