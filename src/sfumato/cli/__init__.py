@@ -36,6 +36,7 @@ from sfumato.cli import (
 )
 from sfumato.cli.command import example, repeat_flags
 from sfumato.cli.interrupt import heard_at_once
+from sfumato.cli.pages_installed import where
 from sfumato.errors import OldFormatWarning, PrivacyWarning, SfumatoError
 from sfumato.surface import command_line
 
@@ -80,7 +81,7 @@ class _Group(TyperGroup):
         except (SfumatoError, OSError) as error:
             typer.echo(f"error: {_in_words(error)}", err=True)
             if page := getattr(error, "page", ""):
-                typer.echo(f"more: {page}", err=True)
+                typer.echo(f"more: {where(page)}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             typer.echo("interrupted", err=True)

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import typer
 from command_line import run
 
 from sfumato import cli, errors
+from sfumato.cli.pages_installed import where
 
 DOCS = Path(__file__).parents[3]
 ROOT = typer.main.get_command(cli.app)
@@ -91,3 +93,12 @@ def test_a_shell_completes_commands_and_flags(words, wanted):
         check=False,
     )
     assert wanted in said.stdout.splitlines(), said.stderr
+
+
+def test_pages_that_were_installed_are_named_by_where_they_lie(tmp_path, monkeypatch):
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    assert where("docs/cli.md") == "docs/cli.md"  # as in a checkout
+    page = tmp_path / "share" / "doc" / "sfumato" / "docs" / "cli.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("# Commands\n")
+    assert where("docs/cli.md#for-somebody-new") == f"{page}#for-somebody-new"
