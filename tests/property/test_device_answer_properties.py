@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
 from sfumato.errors import SettingError
-from sfumato.estimators import devices
 from sfumato.kernels import jax as on_jax
 from sfumato.kernels.jax import entrywise, predictions
 from sfumato.kernels.jax import power as power_there
 from sfumato.kernels.numba import lists as lists_here
 from sfumato.kernels.numba.lists import NOBODY, Held
 from sfumato.models.multilinear import CPModel, TuckerModel
-from sfumato.solvers.power.device import DenseOnDevice, SparseOnDevice
+from sfumato.sites import device
+from sfumato.solvers.power.on_device import DenseOnDevice, SparseOnDevice
 from sfumato.solvers.power.tensors import DenseBlocks, DenseSymmetric, Sparse, dense_roundings
 
 examples = settings(max_examples=6, deadline=None, database=None, derandomize=True)
@@ -30,7 +30,7 @@ examples = settings(max_examples=6, deadline=None, database=None, derandomize=Tr
 def a_gpu(monkeypatch):
     """As if JAX's processor were one, and few numbers worth to be copied there."""
     monkeypatch.setattr(on_jax, "accelerated", lambda: True)
-    monkeypatch.setattr(devices, "_WORTH_COPYING", 1)
+    monkeypatch.setattr(device, "_WORTH_COPYING", 1)
 
 
 # -- predictions and lists --------------------------------------------------------------------------
@@ -102,13 +102,13 @@ def test_a_fit_predicts_and_lists_there_what_it_does_here(a_gpu, monkeypatch):
 
 def test_few_predictions_are_made_here(monkeypatch):
     monkeypatch.setattr(on_jax, "accelerated", lambda: True)
-    assert not devices.predicted_there("gpu", 10)
-    assert devices.predicted_there("gpu", 10**6)
-    assert not devices.predicted_there("cpu", 10**6)
+    assert not device.predicted_there("gpu", 10)
+    assert device.predicted_there("gpu", 10**6)
+    assert not device.predicted_there("cpu", 10**6)
     monkeypatch.setattr(on_jax, "accelerated", lambda: False)
-    assert not devices.predicted_there("auto", 10**6)
+    assert not device.predicted_there("auto", 10**6)
     with pytest.raises(SettingError, match="finds no GPU"):
-        devices.predicted_there("gpu", 10)
+        device.predicted_there("gpu", 10)
 
 
 # -- tensors times directions -------------------------------------------------------------------------

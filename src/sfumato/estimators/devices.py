@@ -18,7 +18,6 @@ from sfumato.solvers.private.moments.solver import PrivateMoments
 from sfumato.surface import setting
 
 _BY_HAND = PrivateConstant, PrivateBiases, PrivateMoments  # all of whose kernels are by hand
-_WORTH_COPYING = 100_000  # numbers that are predicted: fewer are sooner made here
 _WHOLE_MODE = 1 << 40  # bytes of Gram matrices: a device has them all at once
 
 
@@ -65,11 +64,6 @@ def placed(
         _refuse(device, lacking, "a smaller rank, ")
         return None
     return source
-
-
-def predicted_there(device: str, number: int) -> bool:
-    """Whether so many predictions, or scores of lists, are to be made on a GPU."""
-    return device != "cpu" and use_gpu(device) and number >= _WORTH_COPYING
 
 
 def _refuse(device: str, reason: str, instead: str = "") -> None:

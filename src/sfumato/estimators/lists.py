@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from sfumato.checks import check_count
 from sfumato.data.tensor import Mode, find_mode
 from sfumato.errors import DataError, SettingError, UnknownLabelError
-from sfumato.estimators.devices import predicted_there
 from sfumato.estimators.predicting import coordinates_of
 from sfumato.kernels.numba.lists import NOBODY, Held, best_levels, list_gains
 from sfumato.models.multilinear import Multilinear
+from sfumato.sites.device import predicted_there
 from sfumato.surface import either, setting
 from sfumato.types import Array
 

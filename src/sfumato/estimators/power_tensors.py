@@ -13,8 +13,8 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError, SettingError
 from sfumato.models.components import Components
 from sfumato.privacy.units import TensorEntry
-from sfumato.solvers.power.device import DenseOnDevice, SparseOnDevice
 from sfumato.solvers.power.iteration import PowerSettings, Whitening
+from sfumato.solvers.power.on_device import DenseOnDevice, SparseOnDevice
 from sfumato.solvers.power.sensitivity import STEPS, step_of
 from sfumato.solvers.power.tensors import (
     MOST_ENTRIES,

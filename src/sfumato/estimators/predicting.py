@@ -13,11 +13,11 @@ from sfumato.data.cells import labels_in
 from sfumato.data.io.read import read_entries
 from sfumato.data.tensor import Mode, SparseTensor, find_levels, find_mode, locate
 from sfumato.errors import SettingError
-from sfumato.estimators.devices import predicted_there
 from sfumato.fit.own import OwnRows
 from sfumato.models.doubts import Errors, Interval
 from sfumato.models.losses import LOSSES, Bounds, Loss
 from sfumato.models.multilinear import Multilinear
+from sfumato.sites.device import predicted_there
 from sfumato.surface import either
 from sfumato.types import Array
 

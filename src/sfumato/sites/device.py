@@ -30,6 +30,7 @@ Device = Literal["cpu", "gpu", "auto"]
 DEVICES = get_args(Device)
 _SHARE = 0.9  # of the memory that a fit leaves free: it may be free in pieces
 _GIB = 2.0**30
+_WORTH_COPYING = 100_000  # numbers that are predicted: fewer are sooner made here
 
 
 def use_gpu(device: str) -> bool:
@@ -53,6 +54,11 @@ def use_gpu(device: str) -> bool:
             f"{setting('device', 'auto')}"
         )
     return bool(accelerated())
+
+
+def predicted_there(device: str, number: int) -> bool:
+    """Whether so many predictions, or scores of lists, are to be made on a GPU."""
+    return device != "cpu" and use_gpu(device) and number >= _WORTH_COPYING
 
 
 def installed() -> bool:

@@ -21,12 +21,13 @@ from sfumato.kernels.jax.entrywise import (
     explained,
     parameters,
 )
-from sfumato.kernels.numba.lists import NOBODY, Held
 from sfumato.types import Array
 
 if TYPE_CHECKING:
+    from sfumato.kernels.numba.lists import Held
     from sfumato.models.multilinear import Multilinear
 
+NOBODY = -1  # in place of a level, as in ``kernels/numba/lists.py``
 _SCORES = 1 << 25  # of lists that are held at a time
 
 
