@@ -13,6 +13,7 @@ from sfumato.cli import options
 from sfumato.cli.command import command
 from sfumato.cli.common import console, say_what_was_written
 from sfumato.cli.complete_order import LossName
+from sfumato.errors import SettingError
 
 
 class TrustName(StrEnum):
@@ -127,9 +128,7 @@ def plan(
     from sfumato.estimators import planning
 
     if spread is not None and not spread > 0:
-        raise typer.BadParameter(
-            "how far values lie from their mean is above zero", param_hint="--spread"
-        )
+        raise SettingError(f"--spread is how far values lie from their mean, above zero: got {spread:g}")
     targets = {"rmse": target_rmse, "share": target_share, "odds": target_odds}
     order = planning.PlanOrder.within(
         {name: wanted for name, wanted in targets.items() if wanted is not None},

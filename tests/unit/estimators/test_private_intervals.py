@@ -426,7 +426,7 @@ def test_rare_levels_are_expected_to_have_more_noise():
     expected = groups_of(told_of(model), "item")
     assert expected.status == RELEASABLE
     assert sum(group.levels for group in expected.groups) == _ITEMS
-    assert expected.groups[0].entries < expected.groups[-1].entries
+    assert expected.groups[0].counted < expected.groups[-1].counted
     assert all(group.measured is None for group in expected.groups)
     measured = groups_of(told_of(model), "item", test)
     assert measured.status == HELD

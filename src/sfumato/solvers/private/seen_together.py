@@ -106,9 +106,9 @@ class PrivateSeen(Silent):
         presence included.
       popularity, and up to 1 columns from which of the 50 most popular levels of
           item owners have together
-      1 x how often each item occurs: Gaussian, noise multiplier 4; 0.15 of the
+      1 x how often each item occurs: Gaussian, noise multiplier 6.9; 0.05 of the
           budget
-      1 x pairs of item at one owner: Gaussian, noise multiplier 1.67; 0.85 of the
+      1 x pairs of item at one owner: Gaussian, noise multiplier 1.58; 0.95 of the
           budget
     """
 
