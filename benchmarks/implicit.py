@@ -18,7 +18,7 @@ import numpy as np
 import sfumato as sf
 from benchmarks.report import Figure, say
 from sfumato.errors import DataError
-from sfumato.estimators.lists import Lists, scored
+from sfumato.estimators.lists import Choice, Lists, scored
 
 K = 10
 BUDGETS = (10.0, 1.0, 0.1)
@@ -68,7 +68,7 @@ def implicit_lists(train: sf.SparseTensor) -> Lists | None:
         if done.returncode:
             say(f"implicit is skipped: {done.stderr.strip().splitlines()[-1]}")
             return None
-        return Lists(np.load(made), *train.modes, 0)
+        return Lists(np.load(made), *train.modes, Choice(mode=1, of=0, at={}))
 
 
 def measure(name: str, data: Split, units: tuple[str, ...]) -> list[Figure]:
