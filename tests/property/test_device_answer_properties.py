@@ -72,6 +72,9 @@ def test_lists_are_those_of_the_processor(seed, k):
         found = predictions.best_levels(*given_both)
     assert (found == lists_here.best_levels(*given_both)).all()
     assert (found[0] == NOBODY).all()
+    part = Held(starts[4:], np.concatenate(held).astype(np.int64))  # of owners from the fifth on
+    later = given_both[0][4:], *given_both[1:3], part, k, 2
+    assert (predictions.best_levels(*later) == found[4:]).all()
 
 
 RATINGS = sf.prepare.clip(sf.synthetic.cp((25, 12), 2, entries=220, snr=5.0, seed=1).tensor, (-3.0, 3.0))

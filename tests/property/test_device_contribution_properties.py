@@ -25,6 +25,7 @@ from sfumato.kernels.numba import contributions as here
 from sfumato.kernels.numba.cells import Centring, Shortening
 from sfumato.kernels.numba.contributions import OWN, Contribution, Taken
 from sfumato.models.shape import Shape
+from sfumato.sites import device
 from sfumato.sites.device import DeviceSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.contributions import owned_entries
@@ -172,13 +173,19 @@ def test_what_the_host_keeps_is_copied_once_and_let_go_with_it():
     assert number not in arrays._kept
 
 
-def test_a_site_without_room_or_without_entries_leaves_them_to_processors(monkeypatch):
+def test_which_kernels_sum_by_owner_follows_from_public_numbers(monkeypatch):
+    """They round in other ways: one entry more is not to change which ones are used for all."""
     site = site_of(np.random.default_rng(0), 2)
     shape = Shape.of(site.tensor.modes, (2, 2), "cp")
-    assert DeviceSite(site.tensor, 1, shape).contributions is there
-    assert DeviceSite(site.tensor.take(np.arange(0)), 1, shape).contributions is here
+    assert DeviceSite(site.tensor, 1, shape, owned=True).contributions is there
+    assert DeviceSite(site.tensor, 1, shape, owned=False).owned is cells_here
+    assert DeviceSite(site.tensor.take(np.arange(0)), 1, shape, owned=True).contributions is here
     monkeypatch.setattr(on_jax, "free_memory", lambda: 100)
-    assert DeviceSite(site.tensor, 1, shape).owned is cells_here
+    assert DeviceSite(site.tensor, 1, shape, owned=True).contributions is there
+    needed = int(device.owned_bytes(shape, 1e6) / 0.9)
+    for total, fits in ((None, True), (needed + 2, True), (needed - 2, False)):
+        monkeypatch.setattr(on_jax, "total_memory", lambda total=total: total)
+        assert device.owned_there(shape, 1e6) == fits
 
 
 # -- whole fits -----------------------------------------------------------------------------------
@@ -216,6 +223,13 @@ def test_private_fits_agree_and_promise_the_same(a_gpu, method, unit):
     assert theirs.guarantee_ == ours.guarantee_
     np.testing.assert_allclose(theirs.model_.rows, ours.model_.rows, atol=1e-6)
     np.testing.assert_allclose(theirs.model_.biases, ours.model_.biases, atol=1e-6)
+
+
+def test_too_little_memory_for_the_public_number_of_entries_is_said_before_a_charge(a_gpu, monkeypatch):
+    monkeypatch.setattr(on_jax, "total_memory", lambda: 1000)
+    with pytest.raises(SettingError, match=r"for sums of 220 entries of 25 x 12 levels at rank"):
+        fitted("gpu", "bias", "entry")
+    assert fitted("auto", "bias", "entry").method_ == "bias"
 
 
 def test_without_numba_cuda_it_is_said_before_a_charge(a_gpu, monkeypatch):

@@ -32,7 +32,7 @@ from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.core import core_equations
 
 examples = settings(max_examples=4, deadline=None, database=None, derandomize=True)
-KINDS = [("cp", 2), ("cp", 4), ("tucker", 3)]
+KINDS = [("cp", 2), ("cp", 4), ("tucker", 2), ("tucker", 3)]
 SIZES = (5, 7, 3, 2)
 
 
@@ -54,7 +54,7 @@ def tensor_of(rng, order, entries=75):
 
 def model_of(kind, order, rng, size=1.0):
     sizes = SIZES[:order]
-    model = CPModel.zeros(sizes, 3) if kind == "cp" else TuckerModel.zeros(sizes, (2, 3, 2))
+    model = CPModel.zeros(sizes, 3) if kind == "cp" else TuckerModel.zeros(sizes, (2, 3, 2)[:order])
     for factor in model.factors:
         factor[:] = size * rng.normal(size=factor.shape)
     model.free_core[:] = rng.normal(size=model.free_core.shape)

@@ -29,13 +29,15 @@ def placed(
     sites: int = 1,
     engine: Any = None,
     whole: bool = False,
+    entries: float = 0.0,
 ) -> TensorSource | None:
     """Entries that go to a GPU, or None where the fit is left to processors; an error where it must and
     cannot.
 
     To be asked before anything is charged. What is planned, a model of this ``shape``, has to fit the
     GPU whatever the entries are. ``whole`` units add up what their entries have, for which
-    ``alternating`` has no kernel there.
+    ``alternating`` has no kernel there. ``entries`` are about as many as there are, as far as that is
+    public.
     """
     if device == "cpu":
         return None
@@ -59,7 +61,7 @@ def placed(
             f"has kernels for {solver.name!r} that need numba-cuda (pip install 'sfumato[gpu]')",
         )
         return None
-    lacking = lacking_memory(shape, private=type(solver) is not ALS)
+    lacking = lacking_memory(shape, type(solver) is not ALS, entries if by_hand else 0.0)
     if lacking is not None:
         _refuse(device, lacking, "a smaller rank, ")
         return None

@@ -160,9 +160,9 @@ class TensorSource(Source):
         parts = cut_by(self.tensor, together, settings.workers)
         return settings.open([partial(Site, part) for part in parts])
 
-    def on_device(self, threads: int, shape: Shape) -> Engine:
-        """The same on a GPU, for a model of this shape."""
-        return Local(DeviceSite(self.tensor, threads, shape))
+    def on_device(self, threads: int, shape: Shape, owned: bool = False) -> Engine:
+        """The same on a GPU, for a model of this shape; ``owned`` is whether sums by owner are, too."""
+        return Local(DeviceSite(self.tensor, threads, shape, owned))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from sfumato.fit.update import (
     with_owners,
 )
 from sfumato.privacy.caveats import warn_of
+from sfumato.sites.device import owned_there
 from sfumato.surface import setting
 
 if TYPE_CHECKING:
@@ -90,8 +91,12 @@ def update(estimator: TensorEstimator, X: Any, y: Any, privacy: Privacy, by: str
     warn_of(plan.caveats)
     facts = plan.task.facts
     device, threads = estimator.device, estimator._threads
-    there = placed(device, plan.task.solver, rest, facts.shape, whole=facts.whole_units)
-    answering = rest.engine(None, 0, threads) if there is None else there.on_device(threads, facts.shape)
+    about = facts.expected_entries
+    there = placed(device, plan.task.solver, rest, facts.shape, whole=facts.whole_units, entries=about)
+    if there is None:
+        answering = rest.engine(None, 0, threads)
+    else:
+        answering = there.on_device(threads, facts.shape, owned_there(facts.shape, about))
     with answering as engine, estimator._watched() as progress:
         period = privacy.period or ""
         found = carry_out_private(plan, engine, ledger, entropy, progress, period=period)

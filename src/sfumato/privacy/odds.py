@@ -32,6 +32,7 @@ PRIORS = (0.1, 0.5)  # beliefs beforehand that are told
 _POINTS = 40  # of a curve: what is told of it is then right to about 1 in 1,000 up to epsilon 3
 _BEYOND = 1e-3  # of delta: the curve is kept that far
 _SLACK = 10  # times delta, where nothing is known below delta
+_ROUNDED = 1e-5  # by which deltas of a curve are rounded up, at most
 _ALIKE = 0.02  # by which an audit's epsilon may differ from what was accounted for
 _HIGHEST = 700.0  # whose exponential is a number
 
@@ -237,7 +238,8 @@ class Odds:
             raise SettingError(
                 f"this audit is about another unit, {promise.unit}: the odds are about {self.unit}"
             )
-        mine = min((epsilon for epsilon, delta in self.points if delta <= self.delta), default=inf)
+        most = self.delta * (1 + _ROUNDED)
+        mine = min((epsilon for epsilon, delta in self.points if delta <= most), default=inf)
         same = isclose(promise.delta, self.delta, rel_tol=_ALIKE)
         if not (same and isclose(promise.epsilon, mine, rel_tol=_ALIKE)):
             raise SettingError(

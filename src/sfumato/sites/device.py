@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from math import ceil, inf
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -101,19 +102,30 @@ def _chunk_bytes(shape: Shape, private: bool) -> int:
     return entries * entry_bytes(shape.ranks, shape.core_size) + bytes_there(3 * entries, shape.order)
 
 
-def lacking_memory(shape: Shape, private: bool) -> str | None:
-    """What to say of a fit for which a GPU has too little memory, whatever its entries are."""
+def lacking_memory(shape: Shape, private: bool, entries: float = 0.0) -> str | None:
+    """What to say of a fit for which a GPU has too little memory, whatever its entries are.
+
+    ``entries``: about how many lie there for sums by owner, as far as that is public.
+    """
     from sfumato.kernels.jax import total_memory
 
     total, needed = total_memory(), working_bytes(shape, private)
+    if entries:
+        needed = ceil(owned_bytes(shape, entries) / _SHARE)
     if total is None or needed <= total:
         return None
     sizes = " x ".join(f"{n:,}" for n in shape.sizes)
+    sizes = f"{entries:,.0f} entries of {sizes}" if entries else sizes
     return (
         f"takes {needed / _GIB:.1f} GiB on the GPU for sums of {sizes} levels at rank "
         f"{max(shape.ranks)}, and JAX's share of the card is {total / _GIB:.1f} GiB "
         "(XLA_PYTHON_CLIENT_MEM_FRACTION sets it)"
     )
+
+
+def owned_bytes(shape: Shape, entries: float) -> float:
+    """What sums by owner take for about so many entries, beside what a fit works with."""
+    return working_bytes(shape, private=True) + entries * _by_owner_bytes(shape.order)
 
 
 def _by_owner_bytes(order: int) -> int:
@@ -124,10 +136,24 @@ def _by_owner_bytes(order: int) -> int:
 # -- sums -----------------------------------------------------------------------------------------
 
 
-class DeviceSite(Site):
-    """Entries whose sums by mode are made on JAX's first device, for models of a planned shape."""
+def owned_there(shape: Shape, entries: float) -> bool:
+    """Whether what units and owners of so many entries add is summed on a device.
 
-    def __init__(self, tensor: SparseTensor, threads: int, shape: Shape) -> None:
+    By public numbers alone: kernels there round in another way, and which ones are used must not hang
+    on how many entries there are.
+    """
+    from sfumato.kernels.jax import total_memory
+
+    return installed() and owned_bytes(shape, entries) <= _SHARE * (total_memory() or inf)
+
+
+class DeviceSite(Site):
+    """Entries whose sums by mode are made on JAX's first device, for models of a planned shape.
+
+    ``owned`` is whether what units and owners add is, too.
+    """
+
+    def __init__(self, tensor: SparseTensor, threads: int, shape: Shape, owned: bool = False) -> None:
         super().__init__(tensor, threads)
         from sfumato.kernels.jax import free_memory
         from sfumato.kernels.jax.entrywise import bytes_there, chunk_size
@@ -136,11 +162,11 @@ class DeviceSite(Site):
         # Held by the device for one mode after the other as they are asked for; all or none stay.
         free, filled = free_memory(), tensor.n_entries + self._chunk
         needed = tensor.order * bytes_there(filled, tensor.order)
-        needed += tensor.n_entries * _by_owner_bytes(tensor.order)
+        needed += tensor.n_entries * _by_owner_bytes(tensor.order) * owned
         # Private sums take less than Gram matrices: for these there is room to spare.
         left = None if free is None else free - working_bytes(shape, private=False)
         self._resident = left is None or needed <= _SHARE * left
-        if self._resident and tensor.n_entries and installed():
+        if owned and tensor.n_entries:
             from sfumato.kernels.cuda import cells, contributions
 
             self.contributions, self.owned = contributions, cells

@@ -291,3 +291,15 @@ def test_what_is_no_share_is_refused(wrong):
     for ask in (stated.true_positives, stated.posterior, stated.growth):
         with pytest.raises((sf.SettingError, TypeError)):
             ask(wrong)
+
+
+@pytest.mark.parametrize("delta", [1 / 943, 1000**-1.1, 1e-6 / 3, 0.0])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
+def test_an_audit_of_the_very_promise_is_taken_whatever_its_delta(epsilon, delta):
+    """Points of a curve are rounded up: the promise's own is not to be lost by that."""
+    modes = [sf.Mode("user", 40), sf.Mode("item", 30)]
+    privacy = sf.Privacy(epsilon, delta, unit="value", method="bias")
+    odds = sf.CP(privacy=privacy).plan(modes, bounds=(1, 5), entries=500).odds
+    odds.check_audit(replace(PROMISED, unit=odds.unit, epsilon=epsilon, delta=delta))
+    with pytest.raises(sf.SettingError, match="another promise"):
+        odds.check_audit(replace(PROMISED, unit=odds.unit, epsilon=1.1 * epsilon, delta=delta))

@@ -239,7 +239,12 @@ def _by_derivatives(p: Parameters, variances: Variances, index: list[Any], block
 
 
 def _with_core(core: Any, rows: dict[int, Any], left: tuple[int, ...]) -> Any:
-    """The core times the rows of some modes, entry by entry; the other modes are left, in order."""
+    """The core times the rows of some modes, entry by entry; the other modes are left, in order.
+
+    Without rows it is the same for all entries, and there once.
+    """
+    if not rows:
+        return jnp.transpose(core, left)[None]
     modes = string.ascii_letters[: core.ndim]
     terms = [modes, *(f"Z{modes[m]}" for m in rows)]
     out = "Z" + "".join(modes[m] for m in left)

@@ -75,8 +75,9 @@ def best_levels(owners: Array, levels: Array, biases: Array, held: Held, k: int,
             some = np.zeros((at_once, owners.shape[1]))
             here = owners[first : first + at_once]
             some[: len(here)] = here
-            part = slice(held.starts[first], held.starts[first + len(here)])
-            rows, taken = _filled(whose[part] - first, at_once), _filled(held.levels[part], choice)
+            begin, end = held.starts[first], held.starts[first + len(here)]
+            mine = whose[begin - held.starts[0] : end - held.starts[0]]
+            rows, taken = _filled(mine - first, at_once), _filled(held.levels[begin:end], choice)
             best = np.asarray(_best(some, *there, rows, taken, min(k, choice)))
             out[first : first + at_once, : min(k, choice)] = best[: len(here)]
     return out
