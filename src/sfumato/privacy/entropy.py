@@ -38,7 +38,7 @@ class Words:
 
 
 def _encrypted_zeros(encryptor: Any, count: int) -> Array:
-    """So many words. Written in place: new bytes for each of them take ten times as long."""
+    """So many words. Written in place: making new bytes of them takes longer than the cipher."""
     size = 8 * count
     out = np.empty(size + _BLOCK - 1, np.uint8)  # which has room for a block that is not full
     for begin in range(0, size, len(_ZEROS)):

@@ -17,3 +17,7 @@ def move_rows_reference(at: Array, sums: Array, pull: Pull) -> Nearer:
     data = pull.scatter * power / (n * power + pull.scatter)
     average = np.asarray(pull.counts @ doubts / pull.counts.sum())
     return Nearer(moved, average, doubts.sum(axis=1), data.sum(axis=1))
+
+
+def weighted_products_reference(rows: Array, weights: Array) -> Array:
+    return np.asarray(rows.T @ (rows * weights[:, None]))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sfumato.kernels.numba.row_moves import Pull, move_rows
+from sfumato.kernels.numba.row_moves import Pull, move_rows, weighted_products
 from sfumato.types import Array
 
 _LEAST_DIRECTION = 1e-6  # of a design's variance, over its largest one
@@ -43,7 +43,7 @@ def coordinates_of(designs: Array, rows: Array) -> Coordinates:
 
 def weighted_moment(rows: Array, counts: Array) -> Array:
     """Second moment of rows, by how many entries they have."""
-    moment: Array = rows.T @ (rows * counts[:, None]) / counts.sum()
+    moment: Array = weighted_products(rows, counts) / counts.sum()
     return moment
 
 
