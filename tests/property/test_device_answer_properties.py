@@ -153,6 +153,7 @@ def test_a_tensor_of_any_shape_answers_as_on_the_processor(shape, seed):
     np.testing.assert_allclose(sparse, dense, rtol=1e-10, atol=1e-10)
 
 
+@examples
 @given(st.lists(st.integers(1, 60), min_size=3, max_size=6))
 def test_terms_are_rounded_no_more_often_there_than_is_allowed_for(shape):
     """Once for each level of the modes that are summed over, and for each multiplication."""
