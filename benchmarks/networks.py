@@ -26,7 +26,8 @@ from sfumato.types import Array
 
 MNIST_BARS = {0.1: 0.957, 0.5: 0.976, 1.0: 0.981, 2.0: 0.983, 3.0: 0.985, 8.0: 0.987}
 MLP_BARS = {10.0: 0.96, 1.0: 0.935, 0.5: 0.92}
-DIGITS_EPSILONS = LETTERS_EPSILONS = (0.5, 1.0, 3.0, 8.0)
+DIGITS_EPSILONS = (0.5, 1.0, 3.0, 10.0)  # those of paper E, and one between
+LETTERS_EPSILONS = (0.5, 1.0, 3.0, 8.0)
 SEEDS = 3
 SPLITS = 10
 STEPS_OF = {"784,1000,10": 2500, "3969,10": 2500}  # layers, and the batch
