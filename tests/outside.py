@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import sfumato as sf
-from sfumato.cli.pages_installed import where
+from sfumato.cli.command import where
 
 assert "outside" in sf.__file__, sf.__file__
 assert (files("sfumato.standards") / "deployments-schema.json").is_file()

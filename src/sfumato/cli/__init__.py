@@ -34,9 +34,8 @@ from sfumato.cli import (
     top,
     update,
 )
-from sfumato.cli.command import example, repeat_flags
+from sfumato.cli.command import example, repeat_flags, where
 from sfumato.cli.interrupt import heard_at_once
-from sfumato.cli.pages_installed import where
 from sfumato.errors import OldFormatWarning, PrivacyWarning, SfumatoError
 from sfumato.surface import command_line
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sysconfig
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import typer
@@ -13,6 +15,7 @@ from typer.core import TyperCommand
 from sfumato.errors import SfumatoError
 
 DEFAULT_PAGE = "docs/cli.md"
+_WITH_THE_PACKAGE = Path("share") / "doc" / "sfumato"
 TAKE_SEVERAL = (
     "--modes",
     "--ranks",
@@ -70,7 +73,7 @@ class Command(NamedTuple):
     def register(self, app: typer.Typer) -> None:
         flags = (*TAKE_SEVERAL, *self.take_several)
         reader = type("Command", (_Command,), {"take_several": flags, "page": self.page})
-        end = f"More: {self.page}\n\n{example(*self.examples)}"
+        end = f"More: {where(self.page)}\n\n{example(*self.examples)}"
         app.command(cls=reader, short_help=self.short_help, epilog=end)(with_groups(self.function))
 
 
@@ -79,6 +82,13 @@ def command(
 ) -> Callable[[Callable[..., None]], Command]:
     """Declare a function to be a command; its parameters are options, or groups of them."""
     return lambda function: Command(function, short_help, examples, take_several, page)
+
+
+def where(page: str) -> str:
+    """A page as the file that was installed along with the package; in a checkout as it is named."""
+    name, mark, anchor = page.partition("#")
+    file = Path(sysconfig.get_path("data")) / _WITH_THE_PACKAGE / name
+    return f"{file}{mark}{anchor}" if file.is_file() else page
 
 
 def example(*lines: str) -> str:

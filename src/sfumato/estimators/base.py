@@ -65,7 +65,7 @@ from sfumato.privacy.caveats import warn_of
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.guarantee import Guarantee
 from sfumato.report.page.contents import Expected, Held, Shown
-from sfumato.sites.device import DEVICES, owned_there
+from sfumato.sites.device import DEVICES
 from sfumato.solvers.protocol import Info, Run, Solver
 from sfumato.solvers.registry import method_named
 from sfumato.store import (
@@ -378,8 +378,7 @@ class TensorEstimator(Answering, Reporting, ABC):
         if there is None:
             answering = source.engine(self.engine, together, self._threads, sites)
         else:
-            owned = owned_there(facts.shape, facts.expected_entries)
-            answering = there.on_device(self._threads, facts.shape, owned)
+            answering = there.on_device(self._threads, facts.shape, facts.expected_entries)
         with answering as engine, self._watched() as progress:
             period = privacy.period or ""
             result = carry_out_private(plan, engine, ledger, entropy, progress, period=period)

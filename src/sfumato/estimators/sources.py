@@ -25,7 +25,7 @@ from sfumato.models.losses import LOSSES, Loss
 from sfumato.models.shape import Shape
 from sfumato.privacy.entropy import Entropy
 from sfumato.privacy.units import Public, Unit
-from sfumato.sites.device import DeviceSite
+from sfumato.sites.device import DeviceSite, owned_there
 from sfumato.sites.memory import Site
 from sfumato.sites.parts import cut_by, dealt_by
 from sfumato.sites.received import ReceivedSite
@@ -160,8 +160,12 @@ class TensorSource(Source):
         parts = cut_by(self.tensor, together, settings.workers)
         return settings.open([partial(Site, part) for part in parts])
 
-    def on_device(self, threads: int, shape: Shape, owned: bool = False) -> Engine:
-        """The same on a GPU, for a model of this shape; ``owned`` is whether sums by owner are, too."""
+    def on_device(self, threads: int, shape: Shape, entries: float = 0.0) -> Engine:
+        """The same on a GPU, for a model of this shape.
+
+        With about so many ``entries``, a public number, sums by owner are made there as far as they fit.
+        """
+        owned = bool(entries) and owned_there(shape, entries)
         return Local(DeviceSite(self.tensor, threads, shape, owned))
 
 

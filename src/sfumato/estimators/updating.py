@@ -32,7 +32,6 @@ from sfumato.fit.update import (
     with_owners,
 )
 from sfumato.privacy.caveats import warn_of
-from sfumato.sites.device import owned_there
 from sfumato.surface import setting
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def update(estimator: TensorEstimator, X: Any, y: Any, privacy: Privacy, by: str
     if there is None:
         answering = rest.engine(None, 0, threads)
     else:
-        answering = there.on_device(threads, facts.shape, owned_there(facts.shape, about))
+        answering = there.on_device(threads, facts.shape, about)
     with answering as engine, estimator._watched() as progress:
         period = privacy.period or ""
         found = carry_out_private(plan, engine, ledger, entropy, progress, period=period)

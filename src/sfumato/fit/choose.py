@@ -170,13 +170,13 @@ def _best(facts: Facts, budget: Budget | ZCDP, most: int | None, profile: Profil
 def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) -> Choice:
     """The method and rank that were asked for, or what they leave open."""
     # Open fits, which import this module too, do without both.
-    from sfumato.fit.planner import alternating_rank
+    from sfumato.fit.planner import alternating_rank, multiplier
     from sfumato.solvers.private.alternating.solver import PrivateAlternating
     from sfumato.solvers.private.moments.settings import usual_rank
     from sfumato.solvers.private.moments.solver import PrivateMoments
     from sfumato.solvers.private.pairs.settings import columns
     from sfumato.solvers.private.pairs.solver import PrivatePairs
-    from sfumato.solvers.private.seen_together import PrivateSeen, drowned
+    from sfumato.solvers.private.seen_together import PrivateSeen
     from sfumato.solvers.private.seen_together import usual_rank as seen_rank
 
     most, budget, profile = None if rank is None else rank.most, privacy.budget, privacy.public.profile
@@ -191,10 +191,12 @@ def _choice(method: Any, facts: Facts, privacy: Privacy, rank: OpenRank | None) 
         return Choice(method, usual_rank(facts))
     if open_rank and (method == "alternating" or isinstance(method, PrivateAlternating)):
         return Choice(method, alternating_rank(facts, budget, profile))
-    if open_rank and method == "seen" and drowned(facts, budget):
-        return Choice("popularity", 1)
     if open_rank and (method == "seen" or isinstance(method, PrivateSeen)):
-        return Choice(method, seen_rank(facts))
+        ranked = replace(facts, shape=facts.shape.with_rank(seen_rank(facts)))
+        heard = not budget.pure and PrivateSeen(multiplier(budget)).asked_levels(ranked)
+        if method == "seen" and not heard:
+            return Choice("popularity", 1)
+        return Choice(method, ranked.shape.ranks[0])
     if open_rank and (method == "pairs" or isinstance(method, PrivatePairs)):
         return Choice(method, columns(facts) or None)
     return Choice(method)

@@ -226,30 +226,33 @@ class Odds:
     def _nothing(self) -> str:
         return f"nothing is promised: whoever suspects that {self._suspicion} may become certain of it"
 
-    def check_audit(self, promise: Any) -> None:
+    def check_audit(self, unit: str, epsilon: float, delta: float) -> None:
         """Refuse what an audit of another promise has shown: it says nothing of this one.
 
         Parameters
         ----------
-        promise : Any
-            What was attacked, with its ``unit``, ``epsilon`` and ``delta``.
+        unit : str
+            What was attacked.
+        epsilon, delta : float
+            What was promised of it.
         """
-        if promise.unit != self.unit:
+        if unit != self.unit:
             raise SettingError(
-                f"this audit is about another unit, {promise.unit}: the odds are about {self.unit}"
+                f"this audit is about another unit, {unit}: the odds are about {self.unit}"
             )
         most = self.delta * (1 + _ROUNDED)
-        mine = min((epsilon for epsilon, delta in self.points if delta <= most), default=inf)
-        same = isclose(promise.delta, self.delta, rel_tol=_ALIKE)
-        if not (same and isclose(promise.epsilon, mine, rel_tol=_ALIKE)):
+        mine = min((each for each, at in self.points if at <= most), default=inf)
+        same = isclose(delta, self.delta, rel_tol=_ALIKE)
+        if not (same and isclose(epsilon, mine, rel_tol=_ALIKE)):
             raise SettingError(
-                f"this audit is about another promise, epsilon {promise.epsilon:.4g} at delta "
-                f"{promise.delta:g}: the odds are about epsilon {mine:.4g} at delta {self.delta:g}. "
+                f"this audit is about another promise, epsilon {epsilon:.4g} at delta "
+                f"{delta:g}: the odds are about epsilon {mine:.4g} at delta {self.delta:g}. "
                 "Audit with the same epsilon and delta"
             )
 
     def _shown(self, audit: Shown) -> str:
-        self.check_audit(audit.promise)
+        promise = audit.promise
+        self.check_audit(promise.unit, promise.epsilon, promise.delta)
         least = exp(min(audit.measured, _HIGHEST))
         outcome = "which REFUTES the promise" if audit.violated else "which the promise allows"
         return (

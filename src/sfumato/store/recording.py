@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from sfumato.checks import as_path
@@ -178,7 +177,7 @@ def _audited(file: Path, guarantee: Guarantee) -> str:
         amount = {name: finite_number(promise[name], name) for name in ("epsilon", "delta")}
     if about != {name: getattr(guarantee, name) for name in about}:
         raise SettingError(f"{path} is about another promise: {', '.join(map(str, about.values()))}")
-    guarantee.odds().check_audit(SimpleNamespace(unit=about["unit"], **amount))
+    guarantee.odds().check_audit(about["unit"], **amount)
     said: str = found["verdict"]
     return said
 

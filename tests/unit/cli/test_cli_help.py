@@ -13,7 +13,7 @@ import typer
 from command_line import run
 
 from sfumato import cli, errors
-from sfumato.cli.pages_installed import where
+from sfumato.cli.command import where
 
 DOCS = Path(__file__).parents[3]
 ROOT = typer.main.get_command(cli.app)

@@ -300,6 +300,6 @@ def test_an_audit_of_the_very_promise_is_taken_whatever_its_delta(epsilon, delta
     modes = [sf.Mode("user", 40), sf.Mode("item", 30)]
     privacy = sf.Privacy(epsilon, delta, unit="value", method="bias")
     odds = sf.CP(privacy=privacy).plan(modes, bounds=(1, 5), entries=500).odds
-    odds.check_audit(replace(PROMISED, unit=odds.unit, epsilon=epsilon, delta=delta))
+    odds.check_audit(odds.unit, epsilon, delta)
     with pytest.raises(sf.SettingError, match="another promise"):
-        odds.check_audit(replace(PROMISED, unit=odds.unit, epsilon=1.1 * epsilon, delta=delta))
+        odds.check_audit(odds.unit, 1.1 * epsilon, delta)

@@ -27,8 +27,6 @@ import numpy as np
 
 from sfumato.checks import check_count, check_positive, given
 from sfumato.models.multilinear import Multilinear
-from sfumato.privacy.accounting import gaussian_multiplier
-from sfumato.privacy.budgets import ZCDP, Budget
 from sfumato.privacy.facts import Facts
 from sfumato.privacy.ledger import Charge
 from sfumato.privacy.mechanisms import Gaussian, Noisy
@@ -280,15 +278,6 @@ def above_noise(moment: Array, deviation: float, number: int, generator: np.rand
 def usual_rank(facts: Facts) -> int:
     """Popularity, and as many columns as are looked for."""
     return 1 + min(COLUMNS, facts.sizes[seen_mode(facts)] - 1)
-
-
-def drowned(facts: Facts, budget: Budget | ZCDP) -> bool:
-    """Whether nothing but popularity would be asked for, of the usual rank."""
-    if budget.pure:
-        return True
-    facts = replace(facts, shape=facts.shape.with_rank(usual_rank(facts)))
-    noise = (2 * budget.rho) ** -0.5 if isinstance(budget, ZCDP) else gaussian_multiplier(budget)
-    return not PrivateSeen(float(noise)).asked_levels(facts)
 
 
 def make(facts: Facts, wish: Wish) -> PrivateSeen:  # noqa: ARG001
