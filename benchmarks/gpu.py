@@ -1,7 +1,7 @@
 """Fits on a GPU: private sums, sweeps of ALS and whole fits, beside the bytes that have to move.
 
 ``python -m benchmarks gpu billion`` has private sums of a billion entries instead, ``gpu answers``
-private biases and moments, predictions, lists and components, each beside processors. Needs a GPU that
+private biases, moments and alternating fits of users, predictions, lists and components, each beside processors. Needs a GPU that
 JAX finds. Entries are random; what is timed does not depend on their values. Peers are sums of the same
 size written plainly in JAX and, where it is there, in PyTorch.
 """
@@ -25,6 +25,7 @@ from sfumato.kernels.numba.normal import Ridge, Uncertainty
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.models.shape import Shape
 from sfumato.sites.device import DeviceSite, by_hand
+from sfumato.solvers.private.alternating.solver import PrivateAlternating
 
 SHAPE, RANK, BANDWIDTH = (100_000, 20_000, 365), 16, 4.3e12
 SIZES = (10_000_000, 200_000_000, 300_000_000)
@@ -79,9 +80,10 @@ def _answers(quick: bool) -> list[Figure]:
     entries = 200_000 if quick else SIZES[0]
     shape = (2_000, 400) if quick else SHAPE[:2]
     tensor, figures = random_entries(entries, shape), list[Figure]()
-    for method in ("bias", "moments"):
+    for method in ("bias", "moments", PrivateAlternating(sweeps=5)):
+        name = method if isinstance(method, str) else method.name
         figures += _beside(
-            f"private fit by {method}, {entries:,} entries",
+            f"private fit by {name}, a user protected, {entries:,} entries",
             lambda device, method=method: _owned(method, tensor, device),
         )
     model = sf.CP(RANK, solver=sf.ALS(sweeps=1), duplicates="mean").fit(tensor)
@@ -104,7 +106,7 @@ def _answers(quick: bool) -> list[Figure]:
     )
 
 
-def _owned(method: str, tensor: SparseTensor, device: str) -> sf.CP:
+def _owned(method: str | PrivateAlternating, tensor: SparseTensor, device: str) -> sf.CP:
     public = sf.Public(labels=True, units=tensor.shape[0], entries=tensor.n_entries)
     privacy = sf.Privacy(3.0, 1e-9, unit="user", method=method, public=public, seed=1)
     return sf.CP(privacy=privacy, device=device, duplicates="mean").fit(tensor)
@@ -258,8 +260,6 @@ def _sweep(site: DeviceSite, entries: int) -> list[Figure]:
 
 def _whole_fit(tensor: SparseTensor) -> Figure:
     """A private fit from a tensor in memory to the model, timed once: 20 rounds at rank 16."""
-    from sfumato.solvers.private.alternating.solver import PrivateAlternating
-
     entries = tensor.n_entries
     privacy = sf.Privacy(
         epsilon=3.0,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulator import take_turns
 
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
@@ -30,6 +31,7 @@ from sfumato.sites.device import DeviceSite
 from sfumato.sites.memory import Site
 from sfumato.solvers.private.contributions import owned_entries
 
+take_turns()
 examples = settings(max_examples=6, deadline=None, database=None, derandomize=True)
 BOUNDS = -2.0, 3.0
 SIZES = (6, 5, 4)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulator import take_turns
 
 import sfumato as sf
 from sfumato.data.tensor import Mode, SparseTensor
@@ -31,6 +32,7 @@ from sfumato.sites.device import DeviceSite, by_hand, use_gpu
 from sfumato.sites.memory import Site
 from sfumato.solvers.least_squares.core import core_equations
 
+take_turns()
 examples = settings(max_examples=4, deadline=None, database=None, derandomize=True)
 KINDS = [("cp", 2), ("cp", 4), ("tucker", 2), ("tucker", 3)]
 SIZES = (5, 7, 3, 2)

@@ -342,7 +342,7 @@ class TensorEstimator(Answering, Reporting, ABC):
         if there is None:
             answering = source.engine(self.engine, source.cut_by, self._threads)
         else:
-            plan, answering = in_whole_modes(plan), there.on_device(self._threads, plan.shape)
+            plan, answering = in_whole_modes(plan), there(self._threads)
         with answering as engine, self._watched() as progress:
             result = carry_out(plan, engine, progress)
             self.scatter_: float | None = _scatter(result, engine)
@@ -378,7 +378,7 @@ class TensorEstimator(Answering, Reporting, ABC):
         if there is None:
             answering = source.engine(self.engine, together, self._threads, sites)
         else:
-            answering = there.on_device(self._threads, facts.shape, facts.expected_entries)
+            answering = there(self._threads)
         with answering as engine, self._watched() as progress:
             period = privacy.period or ""
             result = carry_out_private(plan, engine, ledger, entropy, progress, period=period)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from sfumato.engines.protocol import Engine
 from sfumato.errors import SettingError
 from sfumato.estimators.sources import Source, TensorSource
 from sfumato.fit.plan import Plan
 from sfumato.models.shape import Shape
-from sfumato.sites.device import installed, lacking_memory, use_gpu
+from sfumato.sites.device import installed, lacking_memory, most_of_units, use_gpu
 from sfumato.solvers.least_squares.als import ALS
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 from sfumato.solvers.private.biases import PrivateBiases
@@ -30,28 +33,31 @@ def placed(
     engine: Any = None,
     whole: bool = False,
     entries: float = 0.0,
-) -> TensorSource | None:
-    """Entries that go to a GPU, or None where the fit is left to processors; an error where it must and
-    cannot.
+) -> Callable[[int], Engine] | None:
+    """What opens the entries on a GPU, given the number of threads, or None where the fit is left to
+    processors; an error where it must and cannot.
 
     To be asked before anything is charged. What is planned, a model of this ``shape``, has to fit the
-    GPU whatever the entries are. ``whole`` units add up what their entries have, for which
-    ``alternating`` has no kernel there. ``entries`` are about as many as there are, as far as that is
-    public.
+    GPU whatever the entries are. ``whole`` units add up what their entries have. ``entries`` are about
+    as many as there are, as far as that is public.
     """
     if device == "cpu":
         return None
     if not isinstance(source, TensorSource) or engine is not None or sites > 1:
         _refuse(device, "is for one tensor in memory, in this process")
         return None
-    by_hand = type(solver) in _BY_HAND
-    if not by_hand and type(solver) is not ALS and (type(solver) is not PrivateAlternating or whole):
+    alternating = type(solver) is PrivateAlternating
+    by_hand = type(solver) in _BY_HAND or (alternating and whole)
+    if not (by_hand or alternating or type(solver) is ALS):
         _refuse(
             device,
-            f"has kernels for {setting('solver', 'als')}, for the private methods 'moments', 'bias' and "
-            "'constant', and for 'alternating' where values or entries are protected, and this is a fit "
-            f"by {solver.name!r}",
+            f"has kernels for {setting('solver', 'als')} and for the private methods 'alternating', "
+            f"'moments', 'bias' and 'constant', and this is a fit by {solver.name!r}",
         )
+        return None
+    most = most_of_units(shape) if alternating and whole else None
+    if most is not None:
+        _refuse(device, f"has kernels for what units add to {most}")
         return None
     if not use_gpu(device):
         return None
@@ -61,11 +67,12 @@ def placed(
             f"has kernels for {solver.name!r} that need numba-cuda (pip install 'sfumato[gpu]')",
         )
         return None
-    lacking = lacking_memory(shape, type(solver) is not ALS, entries if by_hand else 0.0)
+    blocks = shape.order - 1 + bool(shape.core_size) if alternating and whole else 0
+    lacking = lacking_memory(shape, type(solver) is not ALS, entries if by_hand else 0.0, blocks)
     if lacking is not None:
         _refuse(device, lacking, "a smaller rank, ")
         return None
-    return source
+    return partial(source.on_device, shape=shape, entries=entries, blocks=blocks)
 
 
 def _refuse(device: str, reason: str, instead: str = "") -> None:

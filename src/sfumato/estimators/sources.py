@@ -160,13 +160,14 @@ class TensorSource(Source):
         parts = cut_by(self.tensor, together, settings.workers)
         return settings.open([partial(Site, part) for part in parts])
 
-    def on_device(self, threads: int, shape: Shape, entries: float = 0.0) -> Engine:
+    def on_device(self, threads: int, shape: Shape, entries: float, blocks: int) -> Engine:
         """The same on a GPU, for a model of this shape.
 
-        With about so many ``entries``, a public number, sums by owner are made there as far as they fit.
+        With about so many ``entries``, a public number, sums by owner are made there as far as they fit,
+        and those of so many ``blocks`` by unit.
         """
-        owned = bool(entries) and owned_there(shape, entries)
-        return Local(DeviceSite(self.tensor, threads, shape, owned))
+        owned = bool(entries) and owned_there(shape, entries, blocks)
+        return Local(DeviceSite(self.tensor, threads, shape, owned, blocks))
 
 
 @dataclass(frozen=True)

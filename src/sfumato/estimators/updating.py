@@ -92,10 +92,7 @@ def update(estimator: TensorEstimator, X: Any, y: Any, privacy: Privacy, by: str
     device, threads = estimator.device, estimator._threads
     about = facts.expected_entries
     there = placed(device, plan.task.solver, rest, facts.shape, whole=facts.whole_units, entries=about)
-    if there is None:
-        answering = rest.engine(None, 0, threads)
-    else:
-        answering = there.on_device(threads, facts.shape, about)
+    answering = rest.engine(None, 0, threads) if there is None else there(threads)
     with answering as engine, estimator._watched() as progress:
         period = privacy.period or ""
         found = carry_out_private(plan, engine, ledger, entropy, progress, period=period)

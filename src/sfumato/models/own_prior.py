@@ -120,6 +120,22 @@ class OwnPrior:
             if np.shape(array) != (size,) or not (np.isfinite(array) & (array >= 0)).all():
                 raise SettingError("doubts about released rows must be variances, one for each level")
 
+    # -- as equations take it -------------------------------------------------------------------
+
+    @property
+    def diagonal(self) -> Array:
+        """Precisions of a row's columns; none where they are correlated."""
+        return self.precisions if self.turn is None else np.zeros_like(self.precisions)
+
+    @property
+    def as_entries(self) -> Array | None:
+        """Where columns are correlated, the Gram matrix of entries that would say the same of them."""
+        if self.turn is None:
+            return None
+        inverse = np.linalg.inv(self.turn)
+        matrix: Array = (inverse.T * self.precisions) @ inverse
+        return self.scatter * matrix
+
     # -- as it is written -----------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import numpy as np
 
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
-from sfumato.kernels.numba.alternating import Features
+from sfumato.kernels.numba.alternating import CORE, Features, Weighting
 from sfumato.kernels.numba.normal import NormalEquations, Uncertainty
 from sfumato.models.multilinear import Multilinear
+from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Shape
 from sfumato.sites.memory import Site
 from sfumato.surface import setting
@@ -25,6 +26,8 @@ from sfumato.types import Array
 
 if TYPE_CHECKING:
     from sfumato.kernels.cuda.entrywise import Entries
+    from sfumato.kernels.cuda.own_rows import Expected
+    from sfumato.kernels.cuda.units import InCells
     from sfumato.kernels.jax.entrywise import Chunks
 
 Device = Literal["cpu", "gpu", "auto"]
@@ -76,6 +79,15 @@ def by_hand(ranks: Sequence[int], core_size: int) -> bool:
     return not core_size and ranks[0] <= MOST_RANK and len(ranks) > 1 and installed()
 
 
+def most_of_units(shape: Shape) -> str | None:
+    """What kernels of units can do, where a model is too large for them."""
+    from sfumato.kernels.cuda import MOST_COLUMNS, MOST_RANK
+
+    if max(shape.ranks) > MOST_RANK:
+        return f"rows of up to {MOST_RANK} numbers"
+    return f"cores of up to {MOST_COLUMNS} numbers" if shape.core_size > MOST_COLUMNS else None
+
+
 # -- memory ---------------------------------------------------------------------------------------
 
 
@@ -102,16 +114,17 @@ def _chunk_bytes(shape: Shape, private: bool) -> int:
     return entries * entry_bytes(shape.ranks, shape.core_size) + bytes_there(3 * entries, shape.order)
 
 
-def lacking_memory(shape: Shape, private: bool, entries: float = 0.0) -> str | None:
+def lacking_memory(shape: Shape, private: bool, entries: float = 0.0, blocks: int = 0) -> str | None:
     """What to say of a fit for which a GPU has too little memory, whatever its entries are.
 
-    ``entries``: about how many lie there for sums by owner, as far as that is public.
+    ``entries``: about how many lie there for sums by owner, as far as that is public; ``blocks``: of
+    how many blocks units add up what they have.
     """
     from sfumato.kernels.jax import total_memory
 
     total, needed = total_memory(), working_bytes(shape, private)
     if entries:
-        needed = ceil(owned_bytes(shape, entries) / _SHARE)
+        needed = ceil(owned_bytes(shape, entries, blocks) / _SHARE)
     if total is None or needed <= total:
         return None
     sizes = " x ".join(f"{n:,}" for n in shape.sizes)
@@ -123,20 +136,24 @@ def lacking_memory(shape: Shape, private: bool, entries: float = 0.0) -> str | N
     )
 
 
-def owned_bytes(shape: Shape, entries: float) -> float:
+def owned_bytes(shape: Shape, entries: float, blocks: int = 0) -> float:
     """What sums by owner take for about so many entries, beside what a fit works with."""
-    return working_bytes(shape, private=True) + entries * _by_owner_bytes(shape.order)
+    return working_bytes(shape, private=True) + entries * _by_owner_bytes(shape.order, blocks)
 
 
-def _by_owner_bytes(order: int) -> int:
-    """Of an entry as kernels of owners see it: levels and a value, its cell, and that cell's numbers."""
-    return 4 * order + 8 + 4 + 3 * 8
+def _by_owner_bytes(order: int, blocks: int) -> int:
+    """Of an entry as kernels of owners see it: levels and a value, its cell, and that cell's numbers.
+
+    For blocks also what it is multiplied by, and for each the entries once more, in the order of cells.
+    """
+    cells = 4 * order + 8 + 4 + 3 * 8
+    return cells + 2 * 8 + blocks * (4 * order + 8 + 8) if blocks else cells
 
 
 # -- sums -----------------------------------------------------------------------------------------
 
 
-def owned_there(shape: Shape, entries: float) -> bool:
+def owned_there(shape: Shape, entries: float, blocks: int = 0) -> bool:
     """Whether what units and owners of so many entries add is summed on a device.
 
     By public numbers alone: kernels there round in another way, and which ones are used must not hang
@@ -144,16 +161,18 @@ def owned_there(shape: Shape, entries: float) -> bool:
     """
     from sfumato.kernels.jax import total_memory
 
-    return installed() and owned_bytes(shape, entries) <= _SHARE * (total_memory() or inf)
+    return installed() and owned_bytes(shape, entries, blocks) <= _SHARE * (total_memory() or inf)
 
 
 class DeviceSite(Site):
     """Entries whose sums by mode are made on JAX's first device, for models of a planned shape.
 
-    ``owned`` is whether what units and owners add is, too.
+    ``owned`` is whether what units and owners add is, too, in how many ``blocks``.
     """
 
-    def __init__(self, tensor: SparseTensor, threads: int, shape: Shape, owned: bool = False) -> None:
+    def __init__(
+        self, tensor: SparseTensor, threads: int, shape: Shape, owned: bool = False, blocks: int = 0
+    ) -> None:
         super().__init__(tensor, threads)
         from sfumato.kernels.jax import free_memory
         from sfumato.kernels.jax.entrywise import bytes_there, chunk_size
@@ -162,11 +181,12 @@ class DeviceSite(Site):
         # Held by the device for one mode after the other as they are asked for; all or none stay.
         free, filled = free_memory(), tensor.n_entries + self._chunk
         needed = tensor.order * bytes_there(filled, tensor.order)
-        needed += tensor.n_entries * _by_owner_bytes(tensor.order) * owned
+        needed += tensor.n_entries * _by_owner_bytes(tensor.order, blocks) * owned
         # Private sums take less than Gram matrices: for these there is room to spare.
         left = None if free is None else free - working_bytes(shape, private=False)
         self._resident = left is None or needed <= _SHARE * left
-        if owned and tensor.n_entries:
+        self._owned = owned and tensor.n_entries > 0
+        if self._owned:
             from sfumato.kernels.cuda import cells, contributions
 
             self.contributions, self.owned = contributions, cells
@@ -220,3 +240,59 @@ class DeviceSite(Site):
             from sfumato.kernels.jax.alternating import entry_sums
 
             return entry_sums(model, block, features, self.chunks(max(block, 0)))
+
+    def unit_sums(
+        self, model: Multilinear, block: int, features: Features, weighting: Weighting, units: int
+    ) -> Array:
+        if not self._owned:
+            return super().unit_sums(model, block, features, weighting, units)
+        from sfumato.kernels.cuda.units import unit_sums
+        from sfumato.kernels.jax import within_memory
+
+        with within_memory():
+            return unit_sums(model, block, features, weighting, self._in_cells(units, block), units)
+
+    def _in_cells(self, units: int, block: int) -> InCells:
+        from sfumato.kernels.cuda.units import in_cells, in_one_cell
+
+        def made() -> InCells:
+            entries = self.by_mode(units)
+            if block == CORE:
+                return in_one_cell(entries)
+            return in_cells(entries, self.cells(units, block), self.threads)
+
+        return self.kept(("in cells", units, block), made)
+
+    def own_rows(self, model: Multilinear, prior: OwnPrior) -> tuple[Array, Array] | None:
+        expected = _expected(model, prior) if self._owned else None
+        if expected is None:
+            return None
+        from sfumato.kernels.cuda.own_rows import solve_own
+        from sfumato.kernels.jax import within_memory
+
+        with within_memory():
+            return solve_own(model, expected, self.by_mode(prior.mode), prior.mode)
+
+
+def _expected(model: Multilinear, prior: OwnPrior) -> Expected | None:
+    """A prior as kernels by hand take it, where they can: of small rank, in double precision."""
+    from sfumato.kernels.cuda import MOST_RANK
+    from sfumato.kernels.cuda.own_rows import Expected
+
+    noisy, rank = any(each is not None for each in prior.row_noise), model.ranks[prior.mode]
+    if noisy or max(model.ranks) > MOST_RANK or model.dtype != np.float64 or model.order < 2:
+        return None
+    shift, pull, doubts = prior.as_entries, prior.pull, None
+    if any(each is not None for each in prior.doubts):
+        of_modes = zip(prior.doubts, model.shape, strict=True)
+        doubts = np.concatenate([np.zeros(n) if each is None else each for each, n in of_modes])
+    return Expected(
+        constant=prior.diagonal,
+        shift=np.zeros((rank, rank)) if shift is None else shift,
+        mean=float(prior.mean),
+        pull=None if pull is None else np.stack(pull),
+        means=prior.means,
+        doubts=doubts,
+        scatter=float(prior.scatter),
+        bias_precision=float(prior.bias_precision),
+    )

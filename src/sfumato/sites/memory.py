@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import DataError
 from sfumato.kernels.numba import cells, contributions
-from sfumato.kernels.numba.alternating import Features, entry_sums
+from sfumato.kernels.numba.alternating import Features, Weighting, entry_sums, unit_sums
 from sfumato.kernels.numba.cells import Cells
 from sfumato.kernels.numba.normal import NormalEquations, Uncertainty, normal_equations
 from sfumato.kernels.numba.ordering import row_starts, scatter, slots_by, slots_in_order
@@ -25,6 +25,7 @@ from sfumato.types import Array
 
 if TYPE_CHECKING:
     from sfumato.models.multilinear import Multilinear
+    from sfumato.models.own_prior import OwnPrior
 
 _T = TypeVar("_T")
 
@@ -124,6 +125,17 @@ class Site:
     def entry_sums(self, model: Multilinear, block: int, features: Features) -> Array:
         """Clipped sums of a block by entry, in whole steps."""
         return entry_sums(model, block, features, self.by_mode(max(block, 0)), self.threads)
+
+    def unit_sums(
+        self, model: Multilinear, block: int, features: Features, weighting: Weighting, units: int
+    ) -> Array:
+        """The same by unit, of which the levels of the mode ``units`` are one each."""
+        how = features, weighting, self.by_mode(units), units, self.threads
+        return unit_sums(model, block, *how)
+
+    def own_rows(self, model: Multilinear, prior: OwnPrior) -> tuple[Array, Array] | None:  # noqa: ARG002
+        """Rows and biases that their owners solve, where another device does that; else None."""
+        return None
 
     # -- orders of the entries ----------------------------------------------------------------------
 

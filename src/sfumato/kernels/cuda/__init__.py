@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 MOST_RANK = 32  # of models: rows and squares of designs fit what threads of a block share
+MOST_COLUMNS = 128  # of a core, of which units add up products: a thread of a block has one
 
 
 @cache

@@ -53,6 +53,11 @@ def solve_own(model: AnyModel, prior: OwnPrior, site: Site) -> AnyModel:
     Rows without entries become the prior mean. What the model holds in that mode plays no part.
     """
     solved = _emptied(model, prior)
+    site.check_sizes(solved.shape)
+    made = site.own_rows(solved, prior)
+    if made is not None:
+        solved.factors[prior.mode][:], solved.mode_biases[prior.mode][:] = made
+        return solved
     for _ in _blocks(solved, prior, site):
         pass
     return solved
@@ -171,16 +176,16 @@ def _blocks(solved: Multilinear, prior: OwnPrior, site: Site) -> Iterator[_Block
     site.check_sizes(solved.shape)
     mode, rank, size = prior.mode, solved.ranks[prior.mode], solved.shape[prior.mode]
     noise = _uncertainty(solved, prior)
-    constant = prior.precisions if prior.turn is None else np.zeros(rank)
-    ridge = Ridge(constant, 0.0, prior.mean, prior.bias_precision, 0.0, 1 / prior.scatter)
+    shift = prior.as_entries
+    ridge = Ridge(prior.diagonal, 0.0, prior.mean, prior.bias_precision, 0.0, 1 / prior.scatter)
     entries = _weighted(prior, site).by_mode(mode)
     width, none = solved.rows.shape[1], np.zeros((0, 0), solved.dtype)
     at_once = max(_LEAST_ROWS, _BYTES // (width * width * 8))
     for low in range(0, size, at_once):
         high = min(low + at_once, size)
         sums = normal_equations(solved, noise, entries, mode, low, high, site.threads)
-        if prior.turn is not None:  # as if there were entries with this Gram matrix
-            sums.gram[:, :rank, :rank] += prior.scatter * _precision(prior.turn, prior.precisions)
+        if shift is not None:
+            sums.gram[:, :rank, :rank] += shift
         means = _taken_off(prior, sums, low, rank)
         here = slice(solved.offsets[mode] + low, solved.offsets[mode] + high)
         rows, biases = solved.rows[here], solved.biases[here]
@@ -212,13 +217,6 @@ def _taken_off(prior: OwnPrior, sums: NormalEquations, first: int, rank: int) ->
     sums.rhs[:, :rank] -= rest + diagonal * means
     sums.target_sum[:] -= (designs * means).sum(axis=1)
     return means
-
-
-def _precision(turn: Array, precisions: Array) -> Array:
-    """Precision matrix of rows T b: that of b between the inverses of T."""
-    inverse = np.linalg.inv(turn)
-    matrix: Array = (inverse.T * precisions) @ inverse
-    return matrix
 
 
 def _weighted(prior: OwnPrior, site: Site) -> Site:

@@ -8,7 +8,7 @@ from math import inf, sqrt
 import numpy as np
 
 from sfumato.kernels.grid import grid
-from sfumato.kernels.numba.alternating import Features, Weighting, unit_sums
+from sfumato.kernels.numba.alternating import Features, Weighting
 from sfumato.kernels.numba.contributions import moment_of_rows
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
@@ -132,8 +132,7 @@ class UnitBlockQuery(SumQuery):
 
     def clipped(self, site: Site) -> Clipped:
         own, model = self.owners.prior.mode, self.owners.joined(self.model, site)
-        entries, how = site.by_mode(own), (self.features, self.weighting)
-        sums = unit_sums(model, self.block, *how, entries, own, site.threads)
+        sums = site.unit_sums(model, self.block, self.features, self.weighting, own)
         return Clipped(sums, inf, self.weighting.bound, grid(self.weighting.bound))
 
 

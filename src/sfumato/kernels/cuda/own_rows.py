@@ -1,0 +1,182 @@
+"""Rows that their owners solve, on a GPU: as ``solvers/least_squares/own_rows.py`` has them solved here.
+
+One block of threads has one owner: it adds up products of the owner's designs, targets and ones, two by
+two, each of them by one thread in the order of the entries, and solves the row and its bias. All in
+double precision, and a function of this owner's entries alone.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from sfumato.kernels.cuda.arrays import there, there_once, zeros
+from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
+from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.models.multilinear import Multilinear
+    from sfumato.sites.memory import ByMode
+
+THREADS, TILE = 128, 32  # of a block, and entries that it looks at together
+_RESOLUTION = 4 * float(np.finfo(np.float64).eps)
+
+
+class Expected(NamedTuple):
+    """What rows are expected to be: see :class:`sfumato.models.own_prior.OwnPrior`.
+
+    ``constant`` is added to the diagonal of the system, with ``mean`` as prior mean, and ``shift`` is a
+    matrix as if of entries. ``doubts`` are of all levels, mode after mode. What is None is not there.
+    """
+
+    constant: Array
+    shift: Array
+    mean: float
+    pull: Array | None
+    means: Array | None
+    doubts: Array | None
+    scatter: float
+    bias_precision: float
+
+
+@cache
+def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: int, tile: int) -> Any:
+    column_of, place = design(order, ranks, lead), placed(order, lead)
+    size, sides = rank + 2, rank + 2  # a target and a one beside the design; two right-hand sides
+    products = size * (size + 1) // 2
+    share = -(-products // threads)
+    tiled, squared, system = (tile, size + 1), (size, size), (rank, sides + 1)
+    of_target, of_one = rank, rank + 1
+
+    @cuda.jit
+    def kernel(  # type: ignore[no-untyped-def]
+        rows, biases, core, mean, modes, others, values, starts, constant, shift, prior, pulled, pull,
+        meant, means, doubted, doubts, scatter, bias_precision, out, out_biases,
+    ):  # fmt: skip
+        thread, owner = cuda.threadIdx.x, cuda.blockIdx.x
+        lines = cuda.shared.array(tiled, np.float64)
+        weights = cuda.shared.array(tile, np.float64)
+        sums = cuda.shared.array(squared, np.float64)
+        a = cuda.shared.array(system, np.float64)
+        expected = cuda.shared.array(rank, np.float64)
+        smallest = cuda.shared.array(rank, np.float64)
+        index = cuda.local.array(order, np.int64)
+        left = cuda.local.array(share, np.int64)
+        right = cuda.local.array(share, np.int64)
+        total = cuda.local.array(share, np.float64)
+        begin, end = starts[owner], starts[owner + 1]
+        row = modes[lead] + owner
+        for k in range(share):  # which products this thread adds up
+            i, rest = 0, min(thread + k * threads, products - 1)
+            while rest >= size - i:
+                rest -= size - i
+                i += 1
+            left[k], right[k], total[k] = i, i + rest, 0.0
+        for first in range(begin, end, tile):
+            number = min(tile, end - first)
+            cuda.syncthreads()  # what was there has been added up
+            for k in range(thread, number * rank, threads):
+                place(modes, others, first + k // rank, row, index)
+                lines[k // rank, k % rank] = column_of(rows, core, index, k % rank)
+            for e in range(thread, number, threads):
+                place(modes, others, first + e, row, index)
+                target = values[first + e] - mean
+                doubt = 0.0
+                for m in range(order):
+                    if m != lead:
+                        target -= biases[index[m]]
+                    if doubted:
+                        doubt += doubts[index[m]]
+                lines[e, of_target], lines[e, of_one] = target, 1.0
+                weights[e] = scatter / (scatter + doubt)
+            cuda.syncthreads()
+            for k in range(share):
+                for e in range(number):
+                    total[k] += weights[e] * lines[e, left[k]] * lines[e, right[k]]
+        for k in range(share):
+            sums[left[k], right[k]] = total[k]
+            sums[right[k], left[k]] = total[k]
+        cuda.syncthreads()
+        # Means of the row, and the system of the rest: what the entries say, and their designs.
+        noise, counts = 1 / scatter, sums[of_one, of_one]
+        for r in range(thread, rank, threads):
+            expected[r] = means[owner, r] if meant else 0.0
+            if pulled and counts > 0:
+                expected[r] += pull[0, r] * (sums[r, of_one] / counts - pull[1, r])
+        cuda.syncthreads()
+        for r in range(thread, rank, threads):
+            known = 0.0
+            for c in range(rank):
+                a[r, c] = noise * (sums[r, c] + shift[r, c])
+                known += (sums[r, c] + shift[r, c]) * expected[c]
+            a[r, r] += constant[r]
+            smallest[r] = _RESOLUTION * a[r, r]
+            a[r, of_target] = noise * (sums[r, of_target] - known) + constant[r] * prior
+            a[r, of_one] = noise * sums[r, of_one]
+        # Cholesky's factor, and both sides along with it. Pivots that are rounding errors are raised.
+        for j in range(rank):
+            cuda.syncthreads()
+            pivot = max(a[j, j], smallest[j])
+            cuda.syncthreads()  # all have read it
+            for c in range(j + thread, sides, threads):
+                a[j, c] = (pivot if c == j else a[j, c]) / math.sqrt(pivot)
+            cuda.syncthreads()
+            for k in range(thread, (rank - 1 - j) * sides, threads):
+                i, c = j + 1 + k // sides, k % sides
+                if c >= i:
+                    a[i, c] -= a[j, i] * a[j, c]
+        cuda.syncthreads()
+        for side in range(rank + thread, sides, threads):
+            for k in range(rank):
+                j = rank - 1 - k
+                rest = a[j, side]
+                for c in range(j + 1, rank):
+                    rest -= a[j, c] * a[c, side]
+                a[j, side] = rest / a[j, j]
+        cuda.syncthreads()
+        # The bias is one more column: eliminate the row, solve for it, put it back.
+        bias = 0.0
+        if bias_precision < math.inf:
+            rest, schur = noise * sums[of_target, of_one], noise * counts + bias_precision
+            for r in range(rank):
+                along = noise * sums[r, of_one]
+                rest -= along * (expected[r] + a[r, of_target])
+                schur -= along * a[r, of_one]
+            bias = rest / schur
+        if thread == 0:
+            out_biases[owner] = bias
+        for r in range(thread, rank, threads):
+            out[owner, r] = a[r, of_target] - bias * a[r, of_one] + expected[r]
+
+    return kernel
+
+
+def solve_own(model: Multilinear, expected: Expected, entries: ByMode, lead: int) -> tuple[Array, Array]:
+    """Rows and biases of the mode ``lead``, which entries are sorted by."""
+    rank, owners = model.ranks[lead], model.shape[lead]
+    given, laid = (
+        parameters(model),
+        [there_once(p) for p in (entries.others, entries.values, entries.starts)],
+    )
+    constant, shift = there(expected.constant, np.ascontiguousarray(expected.shift))
+    pull, means = _flagged(expected.pull, 2), _flagged(expected.means, 2)
+    doubts = _flagged(expected.doubts, 1)
+    reads = given, laid, constant, shift, pull, means, doubts
+    out = zeros((owners, rank), np.float64, reads=reads)
+    biases = zeros((owners,), np.float64, reads=reads)
+    kernel = _kernel(model.order, kind_of(model), lead, rank, THREADS, TILE)
+    kernel[owners, THREADS](
+        *given, *laid, constant, shift, expected.mean, *pull, *means, *doubts, expected.scatter,
+        expected.bias_precision, out.seen, biases.seen,
+    )  # fmt: skip
+    return out.on_host((owners, rank)), biases.on_host((owners,))
+
+
+def _flagged(part: Array | None, dimensions: int) -> tuple[bool, Any]:
+    """Whether it is there, and an array that kernels compile for in any case."""
+    laid = np.zeros((1,) * dimensions) if part is None else np.ascontiguousarray(part)
+    return part is not None, there(laid)[0]

@@ -1,0 +1,206 @@
+"""Clipped sums of a block by unit, on a GPU: as ``kernels/numba/alternating.py``, in other words.
+
+One block of threads has one unit, and makes all that it adds in double precision and in an order that
+follows from this unit's entries alone. Its threads are groups, each of which has a thread for each
+column and takes one of the unit's *cells* after the other: what the unit has at one level, whatever the
+number of its entries there. They go over them twice, for the length of all that the unit adds and then
+to add it, so that nothing has to be kept of an entry but what it is multiplied by. Both times the
+numbers are the same to the last bit: products that are added up are fused by name, none by a compiler.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from sfumato.kernels.cuda.arrays import there, there_once, zeros
+from sfumato.kernels.cuda.contributions import clipped, steps_of
+from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
+from sfumato.kernels.cuda.entrywise import width_of
+from sfumato.kernels.grid import BELOW_ONE, grid
+from sfumato.kernels.jax.entrywise import CORE
+from sfumato.kernels.numba.ordering import row_starts, scatter, slots_by
+from sfumato.types import Array
+
+if TYPE_CHECKING:
+    from sfumato.kernels.numba.alternating import Features, Weighting
+    from sfumato.kernels.numba.cells import Cells
+    from sfumato.models.multilinear import Multilinear
+    from sfumato.sites.memory import ByMode
+
+THREADS = 128  # of a block, and so the most columns that a unit adds
+
+
+class InCells(NamedTuple):
+    """Units' entries in the order of their cells.
+
+    Unit u has the cells ``starts[u]`` to ``starts[u + 1]``; cell c is at ``levels[c]``, and has the
+    entries ``firsts[c]`` to ``firsts[c + 1]``.
+    """
+
+    starts: Array
+    levels: Array
+    firsts: Array
+    others: Array
+    values: Array
+
+
+def in_cells(entries: ByMode, cells: Cells, threads: int) -> InCells:
+    """Entries sorted by units, in the order of the cells that these have in a mode."""
+    number = cells.levels.shape[0]
+    firsts = row_starts(cells.of_entry, number)
+    if (cells.of_entry[1:] >= cells.of_entry[:-1]).all():
+        return InCells(cells.starts, cells.levels, firsts, entries.others, entries.values)
+    slots = slots_by(cells.of_entry, number, threads)
+    others = np.stack([scatter(row, slots, threads=threads) for row in entries.others])
+    values = scatter(entries.values, slots, threads=threads)
+    return InCells(cells.starts, cells.levels, firsts, others, values)
+
+
+def in_one_cell(entries: ByMode) -> InCells:
+    """The same for the core: all entries of a unit are in one."""
+    units = entries.starts.shape[0] - 1
+    levels = np.zeros(max(1, units), np.int32)
+    return InCells(np.arange(units + 1), levels, entries.starts, entries.others, entries.values)
+
+
+@cache
+def _kernel(order: int, ranks: tuple[int, ...], lead: int, block: int, width: int, threads: int) -> Any:
+    """``width`` columns, a power of two, of which some may be beyond the last one."""
+    column_of, place, groups = design(order, ranks, block), placed(order, lead), threads // width
+    diagonal = block == CORE
+    turned, shared = (1 if diagonal else width, width), (groups, width)
+
+    @cuda.jit
+    def kernel(  # type: ignore[no-untyped-def]
+        rows, biases, core, mean, modes, starts, levels, firsts, others, values, metric, length, most,
+        bias, weights, ridge, bound, step, scale, target, out,
+    ):  # fmt: skip
+        thread, unit = cuda.threadIdx.x, cuda.blockIdx.x
+        begin, end, rank = starts[unit], starts[unit + 1], metric.shape[1]
+        turn = cuda.shared.array(turned, np.float64)
+        sums = cuda.shared.array(shared, np.float64)
+        found = cuda.shared.array((2, threads), np.float64)
+        index = cuda.local.array(order, np.int64)
+        line = cuda.local.array(width, np.float64)
+        for k in range(thread, metric.shape[0] * rank, threads):
+            turn[k // rank, k % rank] = metric[k // rank, k % rank]
+        cuda.syncthreads()
+        # Entry by entry: what its design is multiplied by, and what is left of its value.
+        for e in range(firsts[begin] + thread, firsts[end], threads):
+            place(modes, others, e, modes[lead] + unit, index)
+            rest = values[e] - mean
+            for m in range(order):
+                rest -= biases[index[m]]
+            explained = 0.0
+            squares = 0.0
+            for c in range(rank):
+                if diagonal:
+                    of_design = column_of(rows, core, index, c)
+                    explained += of_design * core[c]
+                    squares += (of_design * turn[0, c]) ** 2
+                else:
+                    line[c] = column_of(rows, core, index, c)
+                    explained += line[c] * rows[index[block], c]
+            if not diagonal:
+                for c in range(rank):
+                    x = 0.0
+                    for r in range(rank):
+                        x += line[r] * turn[r, c]
+                    squares += x * x
+            rest -= explained
+            rest = (
+                0.0 if math.isnan(rest) else clipped(rest, most)
+            )  # what is no number lets nothing through
+            norm = math.sqrt(squares)
+            short = length * BELOW_ONE / norm if norm > length * BELOW_ONE else 1.0
+            scale[e] = short * rest if norm < math.inf else 0.0
+            target[e] = rest
+        cuda.syncthreads()
+        column, group = thread % width, thread // width
+        squares = 0.0
+        size = 0.0
+        factor = 0.0
+        for adding in range(2):
+            for first in range(begin, end, groups):
+                cell = first + group
+                total = 0.0
+                rest = 0.0
+                if cell < end:
+                    for e in range(firsts[cell], firsts[cell + 1]):
+                        rest += target[e]
+                        if column < rank and scale[e] != 0:
+                            place(modes, others, e, modes[lead] + unit, index)
+                            total = cuda.fma(scale[e], column_of(rows, core, index, column), total)
+                sums[group, column] = total
+                cuda.syncthreads()
+                if cell < end:
+                    level = levels[cell]
+                    weight = weights[level]
+                    x = 0.0
+                    if column < rank:
+                        if diagonal:
+                            x = total * turn[0, column]
+                        else:
+                            for r in range(rank):
+                                x = cuda.fma(sums[group, r], turn[r, column], x)
+                    x *= weight
+                    of_bias = bias * weight * rest
+                    if adding:
+                        if column < rank:
+                            cuda.atomic.add(out, (level, column), steps_of(factor * x, step))
+                        if column == 0:
+                            cuda.atomic.add(out, (level, rank), steps_of(factor * of_bias, step))
+                    else:
+                        squares += x * x
+                        if column == 0:
+                            squares += of_bias * of_bias
+                            size += (weight * (firsts[cell + 1] - firsts[cell])) ** 2
+                cuda.syncthreads()
+            if not adding:
+                found[0, thread], found[1, thread] = squares, size
+                cuda.syncthreads()
+                squares = 0.0
+                size = ridge
+                for t in range(threads):  # each of the threads adds up all of them, in the same order
+                    squares += found[0, t]
+                    size += found[1, t]
+                factor = 1 / math.sqrt(size)
+                if factor * math.sqrt(squares) > bound * BELOW_ONE:
+                    factor = bound * BELOW_ONE / math.sqrt(squares)
+                if not squares < math.inf:
+                    factor = 0.0
+
+    return kernel
+
+
+def columns_of(model: Multilinear, block: int) -> int:
+    """Columns of a block's design."""
+    return model.free_core.size if block == CORE else model.ranks[block]
+
+
+def unit_sums(
+    model: Multilinear, block: int, features: Features, weighting: Weighting, entries: InCells, lead: int
+) -> Array:
+    """Sums by unit for each level, in steps of the bound's grid; units are levels of a mode."""
+    rank, units = columns_of(model, block), entries.starts.shape[0] - 1
+    levels = 1 if block == CORE else model.shape[block]
+    metric = features.metric[:, :rank]
+    if block != CORE and metric.shape[0] == 1:
+        metric = np.diag(metric[0])
+    laid, given = [there_once(part) for part in entries], parameters(model)
+    metric, weights = there(*map(np.ascontiguousarray, (metric, weighting.levels)))
+    scale, target = (zeros((max(1, entries.values.shape[0]),), np.float64) for _ in range(2))
+    reads = laid, given, metric, weights, scale, target
+    out = zeros((levels, rank + 1), np.int64, reads=reads)
+    kernel = _kernel(model.order, kind_of(model), lead, block, width_of(rank), THREADS)
+    kernel[units, THREADS](
+        *given, *laid, metric, features.length, features.target, features.bias, weights, weighting.ridge,
+        weighting.bound, grid(weighting.bound), scale.seen, target.seen, out.seen,
+    )  # fmt: skip
+    sums = out.on_host((levels, rank + 1))
+    return sums if features.bias else sums[:, :rank]
