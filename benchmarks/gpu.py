@@ -1,9 +1,9 @@
 """Fits on a GPU: private sums, sweeps of ALS and whole fits, beside the bytes that have to move.
 
 ``python -m benchmarks gpu billion`` has private sums of a billion entries instead, ``gpu answers``
-private biases, moments and alternating fits of users, predictions, lists and components, each beside processors. Needs a GPU that
-JAX finds. Entries are random; what is timed does not depend on their values. Peers are sums of the same
-size written plainly in JAX and, where it is there, in PyTorch.
+private biases, moments and alternating fits of users, predictions, lists and components, each beside
+processors. Needs a GPU that JAX finds. Entries are random; what is timed does not depend on their
+values. Peers are sums of the same size written plainly in JAX and, where it is there, in PyTorch.
 """
 
 from __future__ import annotations
@@ -218,12 +218,18 @@ def _timed_sums(
 
 
 def _by_hand(site: DeviceSite, model: Multilinear, mode: int, features: Features) -> Callable[[], Any]:
+    from numba import cuda
+
     from sfumato.kernels.cuda.alternating import put, sums_there
 
-    entries, there = site.entries(mode), put(model, mode, features)
-    sizes = model.order, model.shape[mode], model.ranks[mode]
+    entries, sizes = site.entries(mode), (model.order, model.shape[mode], model.ranks[mode])
+    there = put(model, mode, features, entries)
 
-    return lambda: sums_there(*there, entries, *sizes).done()
+    def sums() -> None:
+        sums_there(*there, entries, *sizes)
+        cuda.synchronize()
+
+    return sums
 
 
 def _sweep(site: DeviceSite, entries: int) -> list[Figure]:

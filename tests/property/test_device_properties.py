@@ -19,6 +19,7 @@ from sfumato.errors import SettingError
 from sfumato.estimators import devices
 from sfumato.kernels import jax as on_jax
 from sfumato.kernels.cuda import alternating as by_hands
+from sfumato.kernels.cuda import arrays
 from sfumato.kernels.cuda import entrywise as by_hands_entrywise
 from sfumato.kernels.grid import grid
 from sfumato.kernels.jax import alternating as by_entry
@@ -259,15 +260,41 @@ def test_by_hand_too_what_cancels_is_bounded_and_near_the_bound_not_left_out(han
     assert sum(length >= 0.9998 * bound for length in lengths) > 50
 
 
-def test_what_kernels_by_hand_read_is_held_until_they_have_ended(hands):
+def test_memory_that_is_held_carries_nothing_from_one_sum_to_the_next(hands):
     rng = np.random.default_rng(0)
-    tensor, model = tensor_of(rng, 3), model_of("cp", 3, rng)
-    given = by_hands.put(model, 0, features_of(model, 0, rng, full=True))
-    entries = there(tensor, model).entries(0)
-    made = by_hands.sums_there(*given, entries, 3, model.shape[0], model.ranks[0])
-    held = [id(array) for part in made.reads[:2] for array in part]
-    assert held == [id(array) for part in given for array in part]
-    assert made.reads[2] is entries
+    tensor = tensor_of(rng, 3)
+    model, narrow = model_of("cp", 3, rng), CPModel.zeros(SIZES[:3], 2)
+    narrow.rows[:, :2] = model.rows[:, :2]
+    site, asked = there(tensor, model), [(0, model), (1, model), (0, narrow), (0, model), (1, model)]
+    for mode, each in asked:
+        features = features_of(each, mode, np.random.default_rng(mode), full=True)
+        found = site.entry_sums(each, mode, features)
+        assert (found == there(tensor, each).entry_sums(each, mode, features)).all()
+    assert site.entry_sums(model, 0, features) is not site.entry_sums(model, 0, features)
+
+
+def test_an_array_is_put_and_fetched_in_its_precision_with_zeros_where_it_ends():
+    memory = arrays.Held((3, 4), np.float32)
+    assert (memory.fetched() == 0).all()
+    first, second = np.full((3, 4), 2 / 3), np.arange(6.0).reshape(3, 2)
+    memory.put(first)
+    assert (memory.fetched() == first.astype(np.float32)).all()
+    found = memory.put(second).copy_to_host()
+    assert (found[:, :2] == second).all()
+    assert not found[:, 2:].any()
+    assert memory.fetched().dtype == np.float32
+    memory.cleared()
+    assert not memory.fetched().any()
+
+
+def test_where_no_memory_can_be_locked_copies_are_made_without(monkeypatch):
+    def refused(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(arrays.cuda, "pinned_array", refused)
+    memory = arrays.Held((5,), np.int64)
+    memory.put(np.arange(5))
+    assert (memory.fetched() == np.arange(5)).all()
 
 
 def test_only_cp_of_small_rank_is_summed_by_hand():

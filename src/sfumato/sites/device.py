@@ -95,8 +95,8 @@ def working_bytes(shape: Shape, private: bool) -> int:
     """What a fit takes on a device beside entries that stay there; of public numbers alone."""
     levels, rank = max(shape.sizes), max(shape.ranks)
     parameters = 4 * sum(shape.sizes) * (2 * rank + 2)  # rows and biases, each with its variance
-    if private:
-        sums = 2 * 8 * max(levels * (rank + 1), shape.core_size + 1)
+    if private:  # those of all blocks are held, and rows once more in double precision
+        sums = 2 * 8 * (sum(shape.sizes) * (rank + 1) + shape.core_size + 1)
     else:  # Gram matrices; to solve with those of rows takes as much three times more
         sums = 4 * 4 * levels * rank * (rank + 3) + 3 * 8 * shape.core_size**2
     return parameters + sums + _chunk_bytes(shape, private)
@@ -202,7 +202,8 @@ class DeviceSite(Site):
         """The same for sums by hand."""
         from sfumato.kernels.cuda.entrywise import Entries
 
-        return self.kept(("entries", mode), lambda: Entries(self.by_mode(mode), mode, self._resident))
+        given = mode, self._resident, self.tensor.values
+        return self.kept(("entries", mode), lambda: Entries(self.by_mode(mode), *given))
 
     def normal_equations(
         self, model: Multilinear, uncertainty: Uncertainty, mode: int, low: int, high: int

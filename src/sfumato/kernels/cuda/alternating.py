@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import Written, there, zeros
+from sfumato.kernels.cuda.arrays import Held, held
 from sfumato.kernels.cuda.entrywise import TILE, TILES, Entries, parameters, width_of
 from sfumato.kernels.jax.alternating import clips
 from sfumato.types import Array
@@ -123,33 +123,31 @@ def _kernel(order: int, width: int) -> Any:
     return kernel
 
 
-def sums_there(
-    model_there: Any, how: Any, entries: Entries, order: int, levels: int, rank: int
-) -> Written:
+def sums_there(given: Any, how: Any, entries: Entries, order: int, levels: int, rank: int) -> Held:
     """The sums, being made on the device: of parameters and clips that are there."""
-    out = zeros((levels, rank + 1), np.int64, reads=(model_there, how, entries))
-    kernel = _kernel(order, width_of(rank))
+    out = held(entries.of, "sums", (levels, rank + 1), np.int64)
+    sums, kernel = out.cleared(), _kernel(order, width_of(rank))
     for chunk in entries:
-        kernel[chunk.blocks, TILE](*model_there, *chunk, *how, out.seen)
+        kernel[chunk.blocks, TILE](*given, *chunk, *how, sums)
     return out
 
 
-def put(model: Multilinear, mode: int, features: Features) -> tuple[Any, Any]:
+def put(model: Multilinear, mode: int, features: Features, entries: Entries) -> tuple[Any, Any]:
     """A model and how features are clipped, as :func:`sums_there` takes them."""
     rank, width = model.ranks[mode], width_of(model.ranks[mode])
     given = features.metric[:, :rank]
-    metric = np.zeros((width, width), np.float32)
-    metric[:rank, :rank] = np.diag(given[0]) if given.shape[0] == 1 else given
-    p = parameters(model, mode)
-    rows, biases, firsts, *how = there(
-        p.rows, p.biases, p.firsts, metric, np.array(clips(features), np.float32)
+    metric = held(entries.of, "metric", (width, width), np.float32)
+    limits = np.array(clips(features))
+    how = (
+        metric.put(np.diag(given[0]) if given.shape[0] == 1 else given),
+        held(entries.of, "limits", limits.shape, np.float32).put(limits),
     )
-    return p._replace(rows=rows, biases=biases, firsts=firsts), tuple(how)
+    return parameters(model, mode, entries), how
 
 
 def entry_sums(model: Multilinear, mode: int, features: Features, entries: Entries) -> Array:
     """Sums by entry for each level of the mode, in steps of the bound's grid."""
     rank, levels = model.ranks[mode], model.shape[mode]
-    made = sums_there(*put(model, mode, features), entries, model.order, levels, rank)
-    sums = np.asarray(made.done())
+    given = put(model, mode, features, entries)
+    sums = sums_there(*given, entries, model.order, levels, rank).fetched()
     return sums if features.bias else sums[:, :rank]

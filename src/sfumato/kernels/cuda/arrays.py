@@ -1,12 +1,14 @@
 """Arrays of the host as kernels by hand read them, and those that they write to.
 
 All memory of the device is JAX', which has taken it beforehand: to ask the device for some takes longer
-than most sums.
+than most sums. What one sum after the other needs is held, with a page-locked twin on the host: to make
+new memory, and to copy from what is not locked, takes longer than most sums too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
@@ -15,11 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numba import config, cuda
+from numba.cuda.cudadrv.driver import CudaAPIError
 
 from sfumato.kernels.jax import double_precision, within_memory
+from sfumato.kernels.numba.threads import share
 from sfumato.types import Array
 
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
+_THREADS, _CLEARING = 128, 1024  # of a block, and blocks that clear memory
 
 
 def view(array: Any) -> Any:
@@ -85,3 +90,67 @@ def zeros(shape: tuple[int, ...], dtype: Any, reads: Any = ()) -> Written:
     with within_memory(), double_precision():
         made = jnp.zeros(shape, dtype)
     return Written(view(made), made, reads)
+
+
+# -- memory that is held ------------------------------------------------------------------------------
+
+
+@cuda.jit
+def _clear(flat):  # type: ignore[no-untyped-def]
+    for k in range(cuda.grid(1), flat.shape[0], cuda.gridsize(1)):
+        flat[k] = 0
+
+
+class Held:
+    """An array on the device, and its twin on the host that it is copied from and to.
+
+    One use after the other: what is put there, or fetched, has been copied when the call is over.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self._shape, self._dtype = shape, np.dtype(dtype)
+        with within_memory(), double_precision():
+            self._flat = view(jnp.zeros(prod(shape), dtype))
+        self.seen = self._flat.reshape(shape)
+
+    @cached_property
+    def _twin(self) -> Array:
+        try:
+            made: Array = cuda.pinned_array(self._shape, self._dtype)
+        except (MemoryError, CudaAPIError):  # as much cannot be locked: copies are slower then
+            made = np.empty(self._shape, self._dtype)
+        made[:] = 0
+        return made
+
+    def put(self, array: Array) -> Any:
+        """A copy on the device, in its precision; columns that the array does not have are zero."""
+        if array.shape != self._shape:
+            self._twin[:, array.shape[1] :] = 0
+        _copy(array, self._twin[:, : array.shape[1]] if array.ndim > 1 else self._twin)
+        self._flat.copy_to_device(self._twin.reshape(-1))
+        return self.seen
+
+    def cleared(self) -> Any:
+        """Zeros on the device, once kernels before this have ended."""
+        blocks = -(-prod(self._shape) // _THREADS)
+        _clear[max(1, min(_CLEARING, blocks)), _THREADS](self._flat)
+        return self.seen
+
+    def fetched(self) -> Array:
+        """What is there once all kernels have ended."""
+        self._flat.copy_to_host(self._twin.reshape(-1))
+        found = np.empty(self._shape, self._dtype)
+        _copy(self._twin, found)
+        return found
+
+
+def held(of: Array, name: str, shape: tuple[int, ...], dtype: Any) -> Held:
+    """Memory that is there for as long as an array of the host is, such as the entries of a fit."""
+    return kept_for(of, (name, shape, np.dtype(dtype)), lambda: Held(shape, dtype))
+
+
+def _copy(source: Array, target: Array) -> None:
+    def some(first: int, last: int) -> None:
+        np.copyto(target[first:last], source[first:last], casting="same_kind")
+
+    share(source.shape[0], source.size, some)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import there
+from sfumato.kernels.cuda.arrays import held
 from sfumato.kernels.jax.entrywise import CORE
 from sfumato.types import Array
 
@@ -31,11 +31,14 @@ class Parameters(NamedTuple):
     firsts: Any
 
 
-def parameters(model: Multilinear) -> Parameters:
-    """A model's parameters, copied there; of CP the core is not looked at."""
+def parameters(model: Multilinear, of: Array) -> Parameters:
+    """A model's parameters, copied there, where memory is held for them; of CP no core is looked at."""
     core = model.free_core if model.free_core.size else np.zeros(1)
-    single: list[Array] = [model.rows, model.biases, core, np.array(model.offsets, np.int64)]
-    rows, biases, flat, firsts = there(*map(np.ascontiguousarray, single))
+    parts = {"rows": model.rows, "biases": model.biases, "core": core}
+    rows, biases, flat = (
+        held(of, f"own {name}", part.shape, np.float64).put(part) for name, part in parts.items()
+    )
+    firsts = held(of, "own firsts", (model.order,), np.int64).put(np.array(model.offsets))
     return Parameters(rows, biases, flat, float(model.mean), firsts)
 
 

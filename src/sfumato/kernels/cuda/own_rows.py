@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import there, there_once, zeros
+from sfumato.kernels.cuda.arrays import held, there_once
 from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
 from sfumato.types import Array
 
@@ -157,26 +157,24 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: i
 
 def solve_own(model: Multilinear, expected: Expected, entries: ByMode, lead: int) -> tuple[Array, Array]:
     """Rows and biases of the mode ``lead``, which entries are sorted by."""
-    rank, owners = model.ranks[lead], model.shape[lead]
-    given, laid = (
-        parameters(model),
-        [there_once(p) for p in (entries.others, entries.values, entries.starts)],
-    )
-    constant, shift = there(expected.constant, np.ascontiguousarray(expected.shift))
-    pull, means = _flagged(expected.pull, 2), _flagged(expected.means, 2)
-    doubts = _flagged(expected.doubts, 1)
-    reads = given, laid, constant, shift, pull, means, doubts
-    out = zeros((owners, rank), np.float64, reads=reads)
-    biases = zeros((owners,), np.float64, reads=reads)
+    rank, owners, of = model.ranks[lead], model.shape[lead], entries.values
+    given = parameters(model, of)
+    laid = [there_once(part) for part in (entries.others, of, entries.starts)]
+    constant = held(of, "constant", (rank,), np.float64).put(expected.constant)
+    shift = held(of, "shift", (rank, rank), np.float64).put(expected.shift)
+    pull, means = _flagged(of, "pull", expected.pull, 2), _flagged(of, "means", expected.means, 2)
+    doubts = _flagged(of, "doubts", expected.doubts, 1)
+    out = held(of, "rows found", (owners, rank), np.float64)
+    biases = held(of, "biases found", (owners,), np.float64)
     kernel = _kernel(model.order, kind_of(model), lead, rank, THREADS, TILE)
     kernel[owners, THREADS](
         *given, *laid, constant, shift, expected.mean, *pull, *means, *doubts, expected.scatter,
         expected.bias_precision, out.seen, biases.seen,
     )  # fmt: skip
-    return out.on_host((owners, rank)), biases.on_host((owners,))
+    return out.fetched(), biases.fetched()
 
 
-def _flagged(part: Array | None, dimensions: int) -> tuple[bool, Any]:
+def _flagged(of: Array, name: str, part: Array | None, dimensions: int) -> tuple[bool, Any]:
     """Whether it is there, and an array that kernels compile for in any case."""
-    laid = np.zeros((1,) * dimensions) if part is None else np.ascontiguousarray(part)
-    return part is not None, there(laid)[0]
+    there = np.zeros((1,) * dimensions) if part is None else part
+    return part is not None, held(of, name, there.shape, np.float64).put(there)

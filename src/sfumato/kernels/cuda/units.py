@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import there, there_once, zeros
+from sfumato.kernels.cuda.arrays import held, there_once
 from sfumato.kernels.cuda.contributions import clipped, steps_of
 from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
 from sfumato.kernels.cuda.entrywise import width_of
@@ -192,15 +192,16 @@ def unit_sums(
     metric = features.metric[:, :rank]
     if block != CORE and metric.shape[0] == 1:
         metric = np.diag(metric[0])
-    laid, given = [there_once(part) for part in entries], parameters(model)
-    metric, weights = there(*map(np.ascontiguousarray, (metric, weighting.levels)))
-    scale, target = (zeros((max(1, entries.values.shape[0]),), np.float64) for _ in range(2))
-    reads = laid, given, metric, weights, scale, target
-    out = zeros((levels, rank + 1), np.int64, reads=reads)
+    of, laid = entries.values, [there_once(part) for part in entries]
+    given = parameters(model, of)
+    turn = held(of, "metric", metric.shape, np.float64).put(metric)
+    weights = held(of, "weights", weighting.levels.shape, np.float64).put(weighting.levels)
+    scale, target = (held(of, name, of.shape, np.float64).seen for name in ("scale", "target"))
+    out = held(of, "sums", (levels, rank + 1), np.int64)
     kernel = _kernel(model.order, kind_of(model), lead, block, width_of(rank), THREADS)
     kernel[units, THREADS](
-        *given, *laid, metric, features.length, features.target, features.bias, weights, weighting.ridge,
-        weighting.bound, grid(weighting.bound), scale.seen, target.seen, out.seen,
+        *given, *laid, turn, features.length, features.target, features.bias, weights, weighting.ridge,
+        weighting.bound, grid(weighting.bound), scale, target, out.cleared(),
     )  # fmt: skip
-    sums = out.on_host((levels, rank + 1))
+    sums = out.fetched()
     return sums if features.bias else sums[:, :rank]

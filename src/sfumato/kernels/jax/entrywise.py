@@ -135,6 +135,8 @@ class Chunks:
         return Chunk(others, values, weights, levels, runs, level_of, there)
 
     def _put(self, array: Array, dtype: Any = np.int32) -> Any:
+        if array.shape[-1] == self._size:
+            return jax.device_put(np.ascontiguousarray(array, dtype))
         filled = np.zeros((*array.shape[:-1], self._size), dtype)
         filled[..., : array.shape[-1]] = array
         return jax.device_put(filled)
