@@ -24,7 +24,7 @@ from sfumato.kernels.numba.alternating import CORE, Features, padded_metric
 from sfumato.kernels.numba.normal import Ridge, Uncertainty
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.models.shape import Shape
-from sfumato.sites.device import DeviceSite, by_hand
+from sfumato.sites.device import DeviceSite, by_hand, solve_rows
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 
 SHAPE, RANK, BANDWIDTH = (100_000, 20_000, 365), 16, 4.3e12
@@ -234,8 +234,6 @@ def _by_hand(site: DeviceSite, model: Multilinear, mode: int, features: Features
 
 def _sweep(site: DeviceSite, entries: int) -> list[Figure]:
     """A plain sweep of ALS in single precision: all modes, sums and solutions, with copies."""
-    from sfumato.kernels.jax.normal import solve_rows
-
     model = CPModel.zeros(SHAPE, RANK, np.float32)
     for factor in model.factors:
         factor[:] = np.random.default_rng(1).normal(size=factor.shape)

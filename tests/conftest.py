@@ -1,5 +1,6 @@
 """What holds for all tests, and what tests of several folders ask for by name."""
 
+import gc
 import os
 
 import pytest
@@ -9,6 +10,13 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Kernels for a GPU run on numba's simulator; this too is looked at once.
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and the list of tests are there to the end: no need to look for garbage among them."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from sfumato.kernels.cuda import arrays
 from sfumato.kernels.cuda import cells as cells_there
 from sfumato.kernels.cuda import contributions as there
 from sfumato.kernels.grid import grid
+from sfumato.kernels.jax import kept
 from sfumato.kernels.numba import cells as cells_here
 from sfumato.kernels.numba import contributions as here
 from sfumato.kernels.numba.cells import Centring, Shortening
@@ -169,10 +170,10 @@ def test_what_the_host_keeps_is_copied_once_and_let_go_with_it():
     first = arrays.there_once(array)
     assert arrays.there_once(array) is first
     number = id(array)
-    assert number in arrays._kept
+    assert number in kept._kept
     del array
     gc.collect()
-    assert number not in arrays._kept
+    assert number not in kept._kept
 
 
 def test_which_kernels_sum_by_owner_follows_from_public_numbers(monkeypatch):

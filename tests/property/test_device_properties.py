@@ -21,9 +21,11 @@ from sfumato.kernels import jax as on_jax
 from sfumato.kernels.cuda import alternating as by_hands
 from sfumato.kernels.cuda import arrays
 from sfumato.kernels.cuda import entrywise as by_hands_entrywise
+from sfumato.kernels.cuda import normal as by_hands_normal
 from sfumato.kernels.grid import grid
 from sfumato.kernels.jax import alternating as by_entry
-from sfumato.kernels.jax import entrywise
+from sfumato.kernels.jax import entrywise, kept
+from sfumato.kernels.jax import normal as by_jax
 from sfumato.kernels.numba.alternating import CORE, Features, padded_metric
 from sfumato.kernels.numba.normal import Ridge, Uncertainty, solve_rows
 from sfumato.models.multilinear import CPModel, TuckerModel
@@ -336,8 +338,8 @@ def test_sound_entries_are_clipped_and_not_left_out(seed):
 @pytest.mark.parametrize(("kind", "order"), KINDS)
 @pytest.mark.parametrize("uncertain", [False, True])
 @examples
-@given(seed=st.integers(0, 10**6), biased=st.booleans())
-def test_normal_equations_and_rows_are_those_of_the_processor(kind, order, uncertain, seed, biased):
+@given(seed=st.integers(0, 10**6), biased=st.booleans(), by=st.sampled_from(["JAX", "hand"]))
+def test_normal_equations_and_rows_are_those_of_the_processor(kind, order, uncertain, seed, biased, by):
     rng = np.random.default_rng(seed)
     tensor, model = tensor_of(rng, order), model_of(kind, order, rng)
     uncertainty = uncertainty_of(model, rng, uncertain)
@@ -362,12 +364,53 @@ def test_normal_equations_and_rows_are_those_of_the_processor(kind, order, uncer
             if each is sums[0]:
                 solve_rows(each, ridge, rank, *where, 1)
             else:
-                from sfumato.kernels.jax.normal import solve_rows as solve_there
-
-                solve_there(each, ridge, rank, *where)
+                solves = {"JAX": by_jax.solve_rows, "hand": by_hands_normal.solve_rows}
+                solves[by](each, ridge, rank, *where)
             solved.append(where)
         for mine, theirs in zip(*solved, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=2e-3)
+
+
+def test_rows_of_nearly_singular_equations_are_finite_by_hand_too():
+    """Pivots that are rounding errors are raised, as on processors."""
+    rng = np.random.default_rng(2)
+    tensor, model = tensor_of(rng, 2), replace(model_of("cp", 2, rng), mean=0.0)
+    model.factors[1][:] = model.factors[1][:, :1]
+    sums = there(tensor, model).normal_equations(model, uncertainty_of(model, rng, False), 0, 0, 5)
+    ridge, none = Ridge(np.full(8, 1e-9), 0.0, 0.0, inf, 0.0, 1.0), np.zeros((0, 8))
+    rows, biases = np.zeros((5, 8), np.float32), np.zeros(5, np.float32)
+    by_hands_normal.solve_rows(sums, ridge, 3, rows, biases, none, none[:, 0])
+    explained = np.asarray(sums.gram)[:, 0, 0] * rows[:, :3].sum(1)
+    np.testing.assert_allclose(explained, np.asarray(sums.rhs)[:, 0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("by", ["JAX", "hand"])
+def test_rows_that_were_solved_there_are_not_copied_there_again(by, monkeypatch):
+    """Unless somebody has written to them since."""
+    monkeypatch.setattr(device_sites, "installed", lambda: by == "hand")
+    rng = np.random.default_rng(3)
+    tensor, model = tensor_of(rng, 2), CPModel.zeros(SIZES[:2], 3, np.float32)
+    model.rows[:, :3] = rng.normal(size=(model.rows.shape[0], 3))
+    site, none = there(tensor, model), uncertainty_of(model, rng, False)
+    ridge = Ridge(np.full(model.rows.shape[1], 2.0), 0.0, 0.0, 3.0, 0.0, 1.0)
+    put, looked_at = [], jax.device_put
+    for mode in (0, 1, 0, 1):
+        here = model.span(mode)
+        sums = site.normal_equations(model, none, mode, 0, model.shape[mode])
+        where = model.rows[here], model.biases[here], none.rows[:0], none.biases[:0]
+        device_sites.solve_rows(sums, ridge, 3, *where)
+        monkeypatch.setattr(kept.jax, "device_put", lambda x: put.append(x) or looked_at(x))
+        found = entrywise.parameters(model)
+        monkeypatch.setattr(kept.jax, "device_put", looked_at)
+        for m in range(2):
+            assert (np.asarray(found.factors[m]) == model.factors[m]).all()
+            assert (np.asarray(found.biases[m]) == model.mode_biases[m]).all()
+    assert not [each for each in put if isinstance(each, np.ndarray)]
+    model.factors[1][2, 0] += 1
+    assert (np.asarray(entrywise.parameters(model).factors[1]) == model.factors[1]).all()
+    other = model.copy()
+    other.factors[0][:] = 0
+    assert not np.asarray(entrywise.parameters(other).factors[0]).any()
 
 
 @pytest.mark.parametrize("uncertain", [False, True])

@@ -16,7 +16,7 @@ import numpy as np
 from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.alternating import CORE, Features, Weighting
-from sfumato.kernels.numba.normal import NormalEquations, Uncertainty
+from sfumato.kernels.numba.normal import NormalEquations, Ridge, Uncertainty
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Shape
@@ -86,6 +86,27 @@ def most_of_units(shape: Shape) -> str | None:
     if max(shape.ranks) > MOST_RANK:
         return f"rows of up to {MOST_RANK} numbers"
     return f"cores of up to {MOST_COLUMNS} numbers" if shape.core_size > MOST_COLUMNS else None
+
+
+def solve_rows(
+    sums: NormalEquations,
+    ridge: Ridge,
+    rank: int,
+    rows: Array,
+    biases: Array,
+    row_variances: Array,
+    bias_variances: Array,
+) -> None:
+    """Write the solutions of equations that were made on a device, which solves them."""
+    from sfumato.kernels.cuda import MOST_RANK
+    from sfumato.kernels.jax import within_memory
+
+    if rank <= MOST_RANK and installed():
+        from sfumato.kernels.cuda.normal import solve_rows as solve
+    else:
+        from sfumato.kernels.jax.normal import solve_rows as solve
+    with within_memory():
+        solve(sums, ridge, rank, rows, biases, row_variances, bias_variances)
 
 
 # -- memory ---------------------------------------------------------------------------------------

@@ -7,11 +7,9 @@ new memory, and to copy from what is not locked, takes longer than most sums too
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple, TypeVar
-from weakref import ref
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +18,7 @@ from numba import config, cuda
 from numba.cuda.cudadrv.driver import CudaAPIError
 
 from sfumato.kernels.jax import double_precision, within_memory
+from sfumato.kernels.jax.kept import kept_for
 from sfumato.kernels.numba.threads import share
 from sfumato.types import Array
 
@@ -38,22 +37,6 @@ def there(*arrays: Array) -> list[Any]:
     """Arrays of the host for a kernel, in their own precision."""
     with within_memory(), double_precision():
         return [view(array) for array in jax.block_until_ready(jax.device_put(arrays))]
-
-
-_kept: dict[int, tuple[ref[Array], dict[Any, Any]]] = {}
-_T = TypeVar("_T")
-
-
-def kept_for(array: Array, key: object, make: Callable[[], _T]) -> _T:
-    """What is made of an array that nobody writes to: once, and for as long as the host has it."""
-    number = id(array)
-    if number not in _kept or _kept[number][0]() is not array:
-        _kept[number] = ref(array, lambda _: _kept.pop(number, None)), {}
-    made = _kept[number][1]
-    if key not in made:
-        made[key] = make()
-    kept: _T = made[key]
-    return kept
 
 
 def there_once(array: Array) -> Any:
@@ -110,7 +93,8 @@ class Held:
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self._shape, self._dtype = shape, np.dtype(dtype)
         with within_memory(), double_precision():
-            self._flat = view(jnp.zeros(prod(shape), dtype))
+            self._made = jnp.zeros(prod(shape), dtype)
+            self._flat = view(self._made)
         self.seen = self._flat.reshape(shape)
 
     @cached_property
@@ -143,10 +127,21 @@ class Held:
         _copy(self._twin, found)
         return found
 
+    def of_jax(self) -> Any:
+        """A copy that is JAX', which takes it for granted that nobody writes to what it has."""
+        with double_precision():
+            made = jax.device_put(self._flat.copy_to_host()) if SIMULATED else jnp.copy(self._made)
+            return jax.block_until_ready(made.reshape(self._shape))
+
 
 def held(of: Array, name: str, shape: tuple[int, ...], dtype: Any) -> Held:
     """Memory that is there for as long as an array of the host is, such as the entries of a fit."""
     return kept_for(of, (name, shape, np.dtype(dtype)), lambda: Held(shape, dtype))
+
+
+def root_of(array: Array) -> Array:
+    """The array whose memory a part of it is."""
+    return array.base if isinstance(array.base, np.ndarray) else array
 
 
 def _copy(source: Array, target: Array) -> None:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import Written, kept_for, there, there_once, zeros
+from sfumato.kernels.cuda.arrays import Written, there, there_once, zeros
 from sfumato.kernels.grid import BELOW_ONE, grid
+from sfumato.kernels.jax.kept import kept_for
 from sfumato.kernels.numba.contributions import Contribution, Entries, Taken, entry_counts
 from sfumato.types import Array
 

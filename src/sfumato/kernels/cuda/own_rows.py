@@ -16,6 +16,7 @@ from numba import cuda
 
 from sfumato.kernels.cuda.arrays import held, there_once
 from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
+from sfumato.kernels.cuda.systems import solver
 from sfumato.types import Array
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ class Expected(NamedTuple):
 
 @cache
 def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: int, tile: int) -> Any:
-    column_of, place = design(order, ranks, lead), placed(order, lead)
-    size, sides = rank + 2, rank + 2  # a target and a one beside the design; two right-hand sides
+    column_of, place, solve = design(order, ranks, lead), placed(order, lead), solver(rank, 2, threads)
+    size = rank + 2  # a target and a one beside the design
     products = size * (size + 1) // 2
     share = -(-products // threads)
-    tiled, squared, system = (tile, size + 1), (size, size), (rank, sides + 1)
+    tiled, squared, system = (tile, size + 1), (size, size), (rank, size + 1)
     of_target, of_one = rank, rank + 1
 
     @cuda.jit
@@ -117,27 +118,7 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: i
             smallest[r] = _RESOLUTION * a[r, r]
             a[r, of_target] = noise * (sums[r, of_target] - known) + constant[r] * prior
             a[r, of_one] = noise * sums[r, of_one]
-        # Cholesky's factor, and both sides along with it. Pivots that are rounding errors are raised.
-        for j in range(rank):
-            cuda.syncthreads()
-            pivot = max(a[j, j], smallest[j])
-            cuda.syncthreads()  # all have read it
-            for c in range(j + thread, sides, threads):
-                a[j, c] = (pivot if c == j else a[j, c]) / math.sqrt(pivot)
-            cuda.syncthreads()
-            for k in range(thread, (rank - 1 - j) * sides, threads):
-                i, c = j + 1 + k // sides, k % sides
-                if c >= i:
-                    a[i, c] -= a[j, i] * a[j, c]
-        cuda.syncthreads()
-        for side in range(rank + thread, sides, threads):
-            for k in range(rank):
-                j = rank - 1 - k
-                rest = a[j, side]
-                for c in range(j + 1, rank):
-                    rest -= a[j, c] * a[c, side]
-                a[j, side] = rest / a[j, j]
-        cuda.syncthreads()
+        solve(a, smallest, thread)
         # The bias is one more column: eliminate the row, solve for it, put it back.
         bias = 0.0
         if bias_precision < math.inf:

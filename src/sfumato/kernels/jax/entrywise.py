@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sfumato.kernels.jax.kept import there_already
 from sfumato.types import Array
 
 if TYPE_CHECKING:
@@ -81,14 +82,11 @@ def entry_bytes(ranks: Sequence[int], core_size: int) -> int:
 
 
 def parameters(model: Multilinear) -> Parameters:
-    """A model's parameters on the device."""
-    single = partial(np.asarray, dtype=np.float32)
-    core = single(model.core) if model.free_core.size else None
-    factors, biases = map(single, model.factors), map(single, model.mode_biases)
-    put: Parameters = jax.device_put(
-        Parameters(tuple(factors), tuple(biases), core, np.float32(model.mean))
-    )
-    return put
+    """A model's parameters on the device: rows that were solved there are there already."""
+    core = np.asarray(model.core, np.float32) if model.free_core.size else None
+    factors, biases = map(there_already, model.factors), map(there_already, model.mode_biases)
+    rest = jax.device_put((core, np.float32(model.mean)))
+    return Parameters(tuple(factors), tuple(biases), *rest)
 
 
 class Chunks:

@@ -29,6 +29,7 @@ from sfumato.kernels.jax.entrywise import (
     is_there,
     parameters,
 )
+from sfumato.kernels.jax.kept import remember, there_already
 from sfumato.types import Array
 
 if TYPE_CHECKING:
@@ -42,11 +43,8 @@ def _variances_of(model: Multilinear, uncertainty: Uncertainty) -> Variances | N
     rows = [uncertainty.rows[model.span(m), : model.ranks[m]] for m in range(model.order)]
     core = None
     if model.free_core.size:
-        core = uncertainty.core.reshape(model.ranks).astype(np.float32)
-    there: Variances = jax.device_put(
-        Variances(tuple(np.asarray(each, np.float32) for each in rows), core)
-    )
-    return there
+        core = jax.device_put(uncertainty.core.reshape(model.ranks).astype(np.float32))
+    return Variances(tuple(map(there_already, rows)), core)
 
 
 @partial(jax.jit, static_argnames="mode", donate_argnums=0)
@@ -138,12 +136,14 @@ def solve_rows(
     numbers = [np.asarray(ridge.constant, np.float32), *map(np.float32, ridge[1:])]
     wanted = 4 if row_variances.shape[0] else 2
     with within_memory(), double_precision():
-        found = jax.device_get(_solved(sums, tuple(numbers), rank, biased)[:wanted])
-    rows[:, :rank], biases[:] = found[0], found[1]
+        solved = _solved(sums, tuple(numbers), rank, biased)[:wanted]
+        found = jax.device_get(solved)
+    parts = [rows[:, :rank], biases]
     if row_variances.shape[0]:
-        row_variances[:, :rank] = found[2]
-        if biased:
-            bias_variances[:] = found[3]
+        parts += [row_variances[:, :rank], bias_variances] if biased else [row_variances[:, :rank]]
+    for part, here, there in zip(parts, found, solved, strict=False):
+        part[:] = here
+        remember(part, here, there)
 
 
 @partial(jax.jit, static_argnames="mode")
@@ -169,10 +169,7 @@ def residual_sums(model: Multilinear, uncertainty: Uncertainty, chunks: Chunks) 
         variances = None
         if of_parameters is not None:
             biases = [uncertainty.biases[model.span(m)] for m in range(model.order)]
-            variances = (
-                of_parameters,
-                tuple(jax.device_put(np.asarray(b, np.float32)) for b in biases),
-            )
+            variances = of_parameters, tuple(map(there_already, biases))
         parts = [_left_over(p, variances, chunk, chunks.mode) for chunk in chunks]
         sums = np.asarray(jax.device_get(parts), np.float64).reshape(-1, 2).sum(0)
     return float(sums[0]), float(sums[1])

@@ -352,7 +352,7 @@ def solve_block(state: State, step: Rows, sums: NormalEquations) -> None:
     if isinstance(sums.gram, np.ndarray):
         solve_rows(sums, ridge, rank, *where, state.threads)
     else:  # they were made on another device, and are solved there
-        from sfumato.kernels.jax.normal import solve_rows as solve_rows_there
+        from sfumato.sites.device import solve_rows as solve_rows_there
 
         solve_rows_there(sums, ridge, rank, *where)
 
