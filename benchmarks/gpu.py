@@ -3,7 +3,9 @@
 ``python -m benchmarks gpu billion`` has private sums of a billion entries instead, ``gpu answers``
 private biases, moments and alternating fits of users, predictions, lists and components, each beside
 processors. Needs a GPU that JAX finds. Entries are random; what is timed does not depend on their
-values. Peers are sums of the same size written plainly in JAX and, where it is there, in PyTorch.
+values. Peers are sums of the same size written plainly in JAX and, where it is there, in PyTorch, and a
+sweep of a matrix by implicit where that is there with rmm. ``gpu host`` needs none: it is what a private
+fit takes beside its sums, on processors.
 """
 
 from __future__ import annotations
@@ -14,17 +16,20 @@ from importlib.util import find_spec
 from statistics import median
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import sfumato as sf
 from benchmarks.report import Figure, say
 from sfumato.data.tensor import Mode, SparseTensor
-from sfumato.kernels.numba.alternating import CORE, Features, padded_metric
+from sfumato.kernels.numba.alternating import CORE, Features, entry_sums, padded_metric
 from sfumato.kernels.numba.normal import Ridge, Uncertainty
+from sfumato.kernels.numba.threads import available_threads
 from sfumato.models.multilinear import CPModel, Multilinear, TuckerModel
 from sfumato.models.shape import Shape
 from sfumato.sites.device import DeviceSite, by_hand, solve_rows
+from sfumato.sites.memory import Site
 from sfumato.solvers.private.alternating.solver import PrivateAlternating
 
 SHAPE, RANK, BANDWIDTH = (100_000, 20_000, 365), 16, 4.3e12
@@ -39,10 +44,11 @@ def run(quick: bool, *which: str) -> list[Figure]:
     for name in which:
         if name not in PARTS:
             raise SystemExit(f"there is no {name}; there are {', '.join(PARTS)}")
-    if not accelerated():
-        say("no GPU that JAX finds: nothing is measured")
-        return []
-    return [figure for name in which or ("sizes",) for figure in PARTS[name](quick)]
+    there = accelerated()
+    if not there:
+        say("no GPU that JAX finds: only what is done beside it is measured")
+    asked = which or (("sizes", "host") if there else ("host",))
+    return [figure for name in asked if there or name == "host" for figure in PARTS[name](quick)]
 
 
 def _sizes(quick: bool) -> list[Figure]:
@@ -55,7 +61,7 @@ def _sizes(quick: bool) -> list[Figure]:
         gc.collect()
         if entries < SIZES[-1]:
             figures.append(_whole_fit(tensor))
-        figures += _peers(tensor) if entries <= SIZES[0] else []
+        figures += _peers(tensor) + _implicit(entries) if entries <= SIZES[0] else []
         del tensor
         gc.collect()
     return figures
@@ -106,6 +112,22 @@ def _answers(quick: bool) -> list[Figure]:
     )
 
 
+def _host(quick: bool) -> list[Figure]:
+    """A private fit whose sums cost nothing: they are those that were made first, again and again."""
+    tensor, made = random_entries(1_000_000 if quick else SIZES[0]), dict[int, Any]()
+
+    def again(site: Site, model: Multilinear, block: int, features: Features) -> Any:
+        if block not in made:
+            made[block] = entry_sums(model, block, features, site.by_mode(block), site.threads)
+        return made[block].copy()
+
+    with mock.patch.object(Site, "entry_sums", again):
+        seconds = timed(lambda: _private(tensor, "cpu"), 3)
+    what = f"private fit, {tensor.n_entries:,} entries, 20 rounds, beside its sums: seconds"
+    say(f"{what}: {seconds:.2f} s, sums of biases included")
+    return [Figure(what, seconds, f"{seconds:.2f} s")]
+
+
 def _owned(method: str | PrivateAlternating, tensor: SparseTensor, device: str) -> sf.CP:
     public = sf.Public(labels=True, units=tensor.shape[0], entries=tensor.n_entries)
     privacy = sf.Privacy(3.0, 1e-9, unit="user", method=method, public=public, seed=1)
@@ -124,13 +146,12 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "sizes": _sizes,
     "billion": _billion,
     "answers": _answers,
+    "host": _host,
 }
 
 
 def _site(tensor: SparseTensor) -> DeviceSite:
     """For CP models of the rank; the Tucker models here are no larger."""
-    from sfumato.kernels.numba.threads import available_threads
-
     return DeviceSite(tensor, available_threads(), Shape.of(tensor.modes, (RANK,) * 3, "cp"))
 
 
@@ -234,53 +255,48 @@ def _by_hand(site: DeviceSite, model: Multilinear, mode: int, features: Features
 
 def _sweep(site: DeviceSite, entries: int) -> list[Figure]:
     """A plain sweep of ALS in single precision: all modes, sums and solutions, with copies."""
-    model = CPModel.zeros(SHAPE, RANK, np.float32)
+    seconds, of_sums = _timed_sweep(site, RANK)
+    bound = 3 * entries * 4 * 4 / BANDWIDTH / seconds
+    bar = {SIZES[0]: 0.015, SIZES[1]: 0.250}.get(entries)
+    shown = (
+        f"{seconds * 1e3:.1f} ms, of which sums {of_sums * 1e3:.1f} ms ({bound:.0%} of the memory bound)"
+    )
+    figure = Figure(f"ALS sweep, {entries:,} entries: seconds", seconds, shown, bar)
+    say(f"{figure.what}: {shown}")
+    return [figure]
+
+
+def _timed_sweep(site: DeviceSite, rank: int) -> tuple[float, float]:
+    """Seconds of a sweep, and of its sums alone."""
+    import jax
+
+    model = CPModel.zeros(site.tensor.shape, rank, np.float32)
     for factor in model.factors:
         factor[:] = np.random.default_rng(1).normal(size=factor.shape)
     certain = Uncertainty(np.zeros((0, model.rows.shape[1]), np.float32), np.zeros(0), np.zeros(0))
     ridge = Ridge(np.full(model.rows.shape[1], 5.0), 0.0, 0.0, np.inf, 0.0, 1.0)
 
-    def sweep() -> None:
-        for mode in range(3):
+    def made(solved: bool) -> None:
+        for mode in range(model.order):
             here = model.span(mode)
             sums = site.normal_equations(model, certain, mode, 0, model.shape[mode])
-            solve_rows(
-                sums, ridge, RANK, model.rows[here], model.biases[here], certain.rows[:0], certain.biases
-            )
+            if not solved:
+                jax.block_until_ready(tuple(sums))
+                continue
+            where = model.rows[here], model.biases[here], certain.rows[:0], certain.biases
+            solve_rows(sums, ridge, rank, *where)
 
-    seconds = timed(sweep)
-    bound = 3 * entries * 4 * 4 / BANDWIDTH / seconds
-    bar = {SIZES[0]: 0.015, SIZES[1]: 0.250}.get(entries)
-    shown = f"{seconds * 1e3:.1f} ms ({bound:.0%} of the memory bound)"
-    figure = Figure(
-        f"ALS sweep, {entries:,} entries: seconds",
-        seconds,
-        shown,
-        bar,
-    )
-    say(f"{figure.what}: {shown}")
-    return [figure]
+    return timed(lambda: made(True)), timed(lambda: made(False))
 
 
 def _whole_fit(tensor: SparseTensor) -> Figure:
     """A private fit from a tensor in memory to the model, timed once: 20 rounds at rank 16."""
     entries = tensor.n_entries
-    privacy = sf.Privacy(
-        epsilon=3.0,
-        delta=1e-9,
-        unit="entry",
-        method=PrivateAlternating(sweeps=20),
-        public=sf.Public(labels=True, entries=entries),
-        seed=1,
-    )
-    estimator = sf.CP(RANK, privacy=privacy, device="gpu", duplicates="mean")
-    begin = perf_counter()
-    estimator.fit(tensor)
-    seconds = perf_counter() - begin
-    begin = perf_counter()
     if entries <= SIZES[0]:
-        estimator.fit(tensor)
-        seconds = perf_counter() - begin  # the first has compiled the kernels
+        _private(tensor, "gpu")  # which compiles the kernels
+    begin = perf_counter()
+    _private(tensor, "gpu")
+    seconds = perf_counter() - begin
     bar = {SIZES[0]: 3.0, SIZES[1]: 40.0}.get(entries)
     figure = Figure(
         f"private fit, {entries:,} entries, 20 rounds: seconds",
@@ -290,6 +306,18 @@ def _whole_fit(tensor: SparseTensor) -> Figure:
     )
     say(f"{figure.what}: {figure.text}")
     return figure
+
+
+def _private(tensor: SparseTensor, device: str) -> sf.CP:
+    privacy = sf.Privacy(
+        epsilon=3.0,
+        delta=1e-9,
+        unit="entry",
+        method=PrivateAlternating(sweeps=20),
+        public=sf.Public(labels=True, entries=tensor.n_entries),
+        seed=1,
+    )
+    return sf.CP(RANK, privacy=privacy, device=device, duplicates="mean").fit(tensor)
 
 
 def _peers(tensor: SparseTensor) -> list[Figure]:
@@ -324,6 +352,32 @@ def _peers(tensor: SparseTensor) -> list[Figure]:
         figures.append(_torch(tensor, model))
         say(f"{figures[-1].what}: {figures[-1].text}")
     return figures
+
+
+def _implicit(entries: int) -> list[Figure]:
+    """A sweep by implicit's ALS on the GPU, where that is there: of a matrix, at a multiple of 32."""
+    if find_spec("implicit") is None or find_spec("rmm") is None:
+        return []
+    from implicit.gpu.als import AlternatingLeastSquares
+    from scipy.sparse import csr_matrix
+
+    tensor, rank = random_entries(entries, SHAPE[:2]), 32
+    matrix = csr_matrix((np.abs(tensor.values) + 1, tuple(tensor.coordinates)), tensor.shape)
+
+    def fitted(sweeps: int) -> float:
+        model, begin = AlternatingLeastSquares(factors=rank, iterations=sweeps), perf_counter()
+        model.fit(matrix, show_progress=False)
+        np.asarray(model.user_factors.to_numpy())  # once all is done
+        return perf_counter() - begin
+
+    fitted(1)
+    theirs = (fitted(12) - fitted(2)) / 10
+    site = DeviceSite(tensor, available_threads(), Shape.of(tensor.modes, (rank,) * 2, "cp"))
+    ours, _ = _timed_sweep(site, rank)
+    shown = f"{theirs * 1e3:.1f} ms, ours {ours * 1e3:.1f} ms ({theirs / ours:.1f} times as fast)"
+    what = f"peer: a sweep of a matrix of {entries:,} entries by implicit, rank {rank}"
+    say(f"{what}: {shown}")
+    return [Figure(what, theirs / ours, shown, 1.0, True)]
 
 
 def _torch(tensor: SparseTensor, model: Multilinear) -> Figure:

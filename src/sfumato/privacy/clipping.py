@@ -16,12 +16,11 @@ import numpy as np
 from sfumato.checks import LEAST_SIZE, MOST_SIZE, is_number, shown
 from sfumato.errors import SettingError, SfumatoError
 from sfumato.kernels.grid import MOST_SUM, cut, grid
-from sfumato.kernels.numba.threads import share
 from sfumato.records import record
 from sfumato.types import Array
 
 _LEAST_RELATIVE_WIDTH = 2.0**-50  # of bounds beside their size: four numbers of double precision
-_AT_ONCE = 1 << 15  # values that are clipped together
+_AT_ONCE = 1 << 15  # values that are clipped together: they stay in the cache
 _FINE = 30  # bits that numbers are rounded to below their bound, where they are not on a grid
 
 
@@ -144,15 +143,12 @@ def clip_values(values: Array, low: float, high: float) -> Array:
     # In double precision: a bound rounded to fewer digits may lie outside the range.
     clipped, middle = np.empty(np.shape(values), np.float64), low / 2 + high / 2
     given, out = np.reshape(values, -1), clipped.reshape(-1)
-
-    def some(first: int, last: int) -> None:
-        for begin in range(first, last, _AT_ONCE):  # which stay in the cache
-            here = slice(begin, min(begin + _AT_ONCE, last))
-            wide = np.asarray(given[here], np.float64)
-            np.minimum(np.maximum(wide, low, out=out[here]), high, out=out[here])
-            np.copyto(out[here], middle, where=np.isnan(wide))
-
-    share(given.shape[0], given.shape[0], some)
+    for begin in range(0, given.shape[0], _AT_ONCE):
+        # Not in threads of kernels, for which the smallest numbers are zero.
+        here = slice(begin, begin + _AT_ONCE)
+        wide = np.asarray(given[here], np.float64)
+        np.minimum(np.maximum(wide, low, out=out[here]), high, out=out[here])
+        np.copyto(out[here], middle, where=np.isnan(wide))
     return clipped
 
 
