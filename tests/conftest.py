@@ -2,12 +2,16 @@
 
 import gc
 import os
+import sys
 
 import pytest
 
 # Each process of tests has one core. With more threads than cores, products of small matrices take ten
 # times as long. NumPy is not loaded yet: it looks here once, and so do the programs that tests start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Programs that tests start would compile all of the package at every start, and pytest all of the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Kernels for a GPU run on numba's simulator; this too is looked at once.
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
