@@ -3,6 +3,7 @@
 Run on whatever JAX finds; here that is the processor, by the same source as on a GPU.
 """
 
+import gc
 from dataclasses import replace
 from math import inf, nan
 
@@ -411,6 +412,13 @@ def test_rows_that_were_solved_there_are_not_copied_there_again(by, monkeypatch)
     other = model.copy()
     other.factors[0][:] = 0
     assert not np.asarray(entrywise.parameters(other).factors[0]).any()
+
+
+def test_a_device_has_nothing_left_of_a_fit_that_is_over(a_gpu):
+    fitted = sf.CP(2, solver=sf.ALS(sweeps=2), dtype=np.float32, device="gpu").fit(PLANTED)
+    gc.collect()
+    assert fitted.model_.rows.size
+    assert not kept._kept
 
 
 @pytest.mark.parametrize("uncertain", [False, True])

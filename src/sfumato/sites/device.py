@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from math import ceil, inf
 from typing import TYPE_CHECKING, Literal, get_args
+from weakref import finalize
 
 import numpy as np
 
@@ -197,6 +198,9 @@ class DeviceSite(Site):
         super().__init__(tensor, threads)
         from sfumato.kernels.jax import free_memory
         from sfumato.kernels.jax.entrywise import bytes_there, chunk_size
+        from sfumato.kernels.jax.kept import let_go
+
+        finalize(self, let_go)  # of what lies there for arrays that others hold, such as a model's rows
 
         self._chunk = chunk_size(shape.ranks, shape.core_size)
         # Held by the device for one mode after the other as they are asked for; all or none stay.

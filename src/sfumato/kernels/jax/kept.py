@@ -18,13 +18,19 @@ _T = TypeVar("_T")
 def kept_for(array: Array, key: object, make: Callable[[], _T]) -> _T:
     """What is made for an array: once, and for as long as the host has it."""
     number = id(array)
-    if number not in _kept or _kept[number][0]() is not array:
-        _kept[number] = ref(array, lambda _: _kept.pop(number, None)), {}
-    made = _kept[number][1]
+    known = _kept.get(number)
+    if known is None or known[0]() is not array:
+        known = _kept[number] = ref(array, lambda _: _kept.pop(number, None)), {}
+    made = known[1]
     if key not in made:
         made[key] = make()
     kept: _T = made[key]
     return kept
+
+
+def let_go() -> None:
+    """Of all that is kept: a fit is over. Another one at the same time makes anew what it needs."""
+    _kept.clear()
 
 
 class _Copy(NamedTuple):
