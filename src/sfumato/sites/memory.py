@@ -150,7 +150,9 @@ class Site:
 
     def cells(self, own: int, mode: int) -> Cells:
         """The different levels of a mode at which each level of another, an owner, has entries."""
-        return self.kept(("cells", own, mode), lambda: _cells(self.by_mode(own), own, mode, self.tensor))
+        return self.kept(
+            ("cells", own, mode), lambda: _cells(self.by_mode(own), own, mode, self.tensor, self.threads)
+        )
 
     def grid(self, blocks: int, row_bytes: int) -> Grid:
         """The entries shuffled and cut into tiles; the shuffle is the same whatever the entries are."""
@@ -209,15 +211,20 @@ def _sorted_by(tensor: SparseTensor, mode: int, weights: NDArray[Any], threads: 
     return ByMode(_read_only(others), _read_only(values), starts, weights)
 
 
-def _cells(entries: ByMode, own: int, mode: int, tensor: SparseTensor) -> Cells:
+def _cells(entries: ByMode, own: int, mode: int, tensor: SparseTensor, threads: int) -> Cells:
     levels, size = entries.others[mode - (mode > own)], tensor.shape[mode]
-    owners = np.repeat(np.arange(tensor.shape[own], dtype=np.int64), entries.counts)
-    keys = owners * size + levels
-    if (keys[1:] > keys[:-1]).all():  # as where there are two modes
-        return Cells(entries.starts, levels, np.arange(keys.shape[0], dtype=np.int32))
-    keys, of_entry = np.unique(keys, return_inverse=True)
-    starts = row_starts((keys // size).astype(np.int32), tensor.shape[own])
-    return Cells(starts, _read_only((keys % size).astype(np.int32)), of_entry.astype(np.int32))
+    owners = np.repeat(np.arange(tensor.shape[own], dtype=np.int32), entries.counts)
+    later = owners[1:] > owners[:-1]
+    if (later | (levels[1:] > levels[:-1])).all():  # as where there are two modes
+        return Cells(entries.starts, levels, np.arange(levels.shape[0], dtype=np.int32))
+    # Sorted by level, and then by owner: entries of a cell are neighbours.
+    by_level = slots_by(levels, size, threads)
+    by_owner = slots_by(scatter(owners, by_level, threads=threads), tensor.shape[own], threads)
+    levels = scatter(scatter(levels, by_level, threads=threads), by_owner, threads=threads)
+    begins = np.concatenate([[True], later | (levels[1:] != levels[:-1])])
+    numbers = np.cumsum(begins, dtype=np.int32) - np.int32(1)
+    starts = row_starts(owners[begins], tensor.shape[own])
+    return Cells(starts, _read_only(levels[begins]), numbers[by_owner[by_level]])
 
 
 @dataclass(frozen=True)
