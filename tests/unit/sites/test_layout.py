@@ -175,3 +175,25 @@ def test_what_is_let_go_of_is_made_anew():
     assert after is not before
     assert (after.others == before.others).all()
     assert site.latest("rows", object) is not latest
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("own", "mode"), [(0, 1), (1, 2), (2, 0)])
+@pytest.mark.parametrize("entries", [0, 1, 300])
+def test_cells_are_the_different_levels_of_each_owner_in_order(own, mode, entries, threads):
+    """Some owners have several entries at one level, and some none."""
+    rng, sizes = np.random.default_rng(entries), (9, 5, 4)
+    places = np.stack([rng.integers(0, n - 1, entries) for n in sizes]).astype(np.int32)
+    places = np.ascontiguousarray(places[:, np.lexsort(places[::-1])])
+    modes = tuple(Mode(f"m{m}", n) for m, n in enumerate(sizes))
+    site = Site(SparseTensor(places, np.zeros(entries), modes, _checked=True), threads)
+    cells, sorted_by = site.cells(own, mode), site.by_mode(own)
+    levels = sorted_by.others[mode - (mode > own)]
+    for owner in range(sizes[own]):
+        here = slice(*sorted_by.starts[owner : owner + 2])
+        first, last = cells.starts[owner : owner + 2]
+        assert cells.levels[first:last].tolist() == sorted(set(levels[here].tolist()))
+        assert (cells.levels[cells.of_entry[here]] == levels[here]).all()
+        assert ((cells.of_entry[here] >= first) & (cells.of_entry[here] < last)).all()
+    assert cells.starts[-1] == cells.levels.shape[0]
+    assert cells.of_entry.dtype == cells.levels.dtype == np.int32
