@@ -1,11 +1,12 @@
 """numba-cuda's simulator with threads that take turns, and so take a tenth of the time.
 
 Its own are threads of the system, which it looks after without a pause. Here each runs up to where all
-wait for each other, first to last and then last to first: what a kernel reads before it is sure to be
-written comes out wrong, every time.
+wait for each other, first to last or last to first, as it is drawn for each block and each wait: what a
+kernel reads before it is sure to be written comes out wrong in about half of its blocks.
 """
 
 from contextvars import copy_context
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,9 +47,10 @@ class _Block:
         with np.errstate(all="ignore"):  # a device says nothing of numbers that are none
             threads = np.ndindex(*self._threads)
             waiting = [_Thread(self._work, block, thread, self._threads) for thread in threads]
-            given = args
+            given, turns = args, Random(str(block))
             while waiting:
-                for thread in waiting:
+                order = waiting if turns.random() < 0.5 else waiting[::-1]
+                for thread in order:
                     thread.switch(*given)
                 given = ()
-                waiting = [thread for thread in reversed(waiting) if not thread.dead]
+                waiting = [thread for thread in waiting if not thread.dead]

@@ -285,6 +285,9 @@ def test_an_array_is_put_and_fetched_in_its_precision_with_zeros_where_it_ends()
     found = memory.put(second).copy_to_host()
     assert (found[:, :2] == second).all()
     assert not found[:, 2:].any()
+    found = memory.put(second[:2]).copy_to_host()
+    assert (found[:2, :2] == second[:2]).all()
+    assert not found[2:].any()
     assert memory.fetched().dtype == np.float32
     memory.cleared()
     assert not memory.fetched().any()
@@ -386,12 +389,13 @@ def test_rows_of_nearly_singular_equations_are_finite_by_hand_too():
 
 
 @pytest.mark.parametrize("by", ["JAX", "hand"])
-def test_rows_that_were_solved_there_are_not_copied_there_again(by, monkeypatch):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_were_solved_there_are_not_copied_there_again(by, dtype, monkeypatch):
     """Unless somebody has written to them since."""
     monkeypatch.setattr(device_sites, "installed", lambda: by == "hand")
     rng = np.random.default_rng(3)
-    tensor, model = tensor_of(rng, 2), CPModel.zeros(SIZES[:2], 3, np.float32)
-    model.rows[:, :3] = rng.normal(size=(model.rows.shape[0], 3))
+    tensor, model = tensor_of(rng, 2), CPModel.zeros(SIZES[:2], 3, dtype)
+    model.rows[:, :3] = rng.normal(size=(model.rows.shape[0], 3)).astype(np.float32)
     site, none = there(tensor, model), uncertainty_of(model, rng, False)
     ridge = Ridge(np.full(model.rows.shape[1], 2.0), 0.0, 0.0, 3.0, 0.0, 1.0)
     put, looked_at = [], jax.device_put
@@ -401,17 +405,17 @@ def test_rows_that_were_solved_there_are_not_copied_there_again(by, monkeypatch)
         where = model.rows[here], model.biases[here], none.rows[:0], none.biases[:0]
         device_sites.solve_rows(sums, ridge, 3, *where)
         monkeypatch.setattr(kept.jax, "device_put", lambda x: put.append(x) or looked_at(x))
-        found = entrywise.parameters(model)
+        found = entrywise.parameters(model, solved=True)
         monkeypatch.setattr(kept.jax, "device_put", looked_at)
         for m in range(2):
             assert (np.asarray(found.factors[m]) == model.factors[m]).all()
             assert (np.asarray(found.biases[m]) == model.mode_biases[m]).all()
     assert not [each for each in put if isinstance(each, np.ndarray)]
-    model.factors[1][2, 0] += 1
-    assert (np.asarray(entrywise.parameters(model).factors[1]) == model.factors[1]).all()
+    model.factors[1][2, 0] = 0.5
+    assert (np.asarray(entrywise.parameters(model, solved=True).factors[1]) == model.factors[1]).all()
     other = model.copy()
     other.factors[0][:] = 0
-    assert not np.asarray(entrywise.parameters(other).factors[0]).any()
+    assert not np.asarray(entrywise.parameters(other, solved=True).factors[0]).any()
 
 
 def test_a_device_has_nothing_left_of_a_fit_that_is_over(a_gpu):

@@ -18,6 +18,7 @@ from sfumato.data.tensor import SparseTensor
 from sfumato.errors import SettingError
 from sfumato.kernels.numba.alternating import CORE, Features, Weighting
 from sfumato.kernels.numba.normal import NormalEquations, Ridge, Uncertainty
+from sfumato.kernels.numba.simd import padded_width
 from sfumato.models.multilinear import Multilinear
 from sfumato.models.own_prior import OwnPrior
 from sfumato.models.shape import Shape
@@ -26,6 +27,7 @@ from sfumato.surface import setting
 from sfumato.types import Array
 
 if TYPE_CHECKING:
+    from sfumato.kernels.cuda.arrays import Memory
     from sfumato.kernels.cuda.entrywise import Entries
     from sfumato.kernels.cuda.own_rows import Expected
     from sfumato.kernels.cuda.units import InCells
@@ -115,10 +117,11 @@ def solve_rows(
 
 def working_bytes(shape: Shape, private: bool) -> int:
     """What a fit takes on a device beside entries that stay there; of public numbers alone."""
-    levels, rank = max(shape.sizes), max(shape.ranks)
-    parameters = 4 * sum(shape.sizes) * (2 * rank + 2)  # rows and biases, each with its variance
-    if private:  # those of all blocks are held, and rows once more in double precision
-        sums = 2 * 8 * (sum(shape.sizes) * (rank + 1) + shape.core_size + 1)
+    levels, rank, every = max(shape.sizes), max(shape.ranks), sum(shape.sizes)
+    parameters = 4 * every * (2 * rank + 2)  # rows and biases, each with its variance
+    if private:  # those of all blocks, and in double precision all rows and those that owners solve
+        wide = padded_width(rank, np.float64)
+        sums = 8 * (2 * every * (rank + 1) + every * (wide + 2) + 3 * (shape.core_size + 1))
     else:  # Gram matrices; to solve with those of rows takes as much three times more
         sums = 4 * 4 * levels * rank * (rank + 3) + 3 * 8 * shape.core_size**2
     return parameters + sums + _chunk_bytes(shape, private)
@@ -216,6 +219,12 @@ class DeviceSite(Site):
 
             self.contributions, self.owned = contributions, cells
 
+    @property
+    def _memory(self) -> Memory:
+        from sfumato.kernels.cuda.arrays import Memory
+
+        return self.kept("memory", Memory)
+
     def chunks(self, mode: int) -> Chunks:
         """The entries sorted by a mode, for kernels on the device."""
         from sfumato.kernels.jax.entrywise import Chunks
@@ -227,7 +236,7 @@ class DeviceSite(Site):
         """The same for sums by hand."""
         from sfumato.kernels.cuda.entrywise import Entries
 
-        given = mode, self._resident, self.tensor.values
+        given = mode, self._resident, self._memory
         return self.kept(("entries", mode), lambda: Entries(self.by_mode(mode), *given))
 
     def normal_equations(
@@ -276,7 +285,8 @@ class DeviceSite(Site):
         from sfumato.kernels.jax import within_memory
 
         with within_memory():
-            return unit_sums(model, block, features, weighting, self._in_cells(units, block), units)
+            entries = self._in_cells(units, block)
+            return unit_sums(model, block, features, weighting, entries, units, self._memory)
 
     def _in_cells(self, units: int, block: int) -> InCells:
         from sfumato.kernels.cuda.units import in_cells, in_one_cell
@@ -297,7 +307,7 @@ class DeviceSite(Site):
         from sfumato.kernels.jax import within_memory
 
         with within_memory():
-            return solve_own(model, expected, self.by_mode(prior.mode), prior.mode)
+            return solve_own(model, expected, self.by_mode(prior.mode), prior.mode, self._memory)
 
 
 def _expected(model: Multilinear, prior: OwnPrior) -> Expected | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import Held, held
+from sfumato.kernels.cuda.arrays import Held
 from sfumato.kernels.cuda.entrywise import TILE, TILES, Entries, parameters, width_of
 from sfumato.kernels.jax.alternating import clips
 from sfumato.types import Array
@@ -125,7 +125,7 @@ def _kernel(order: int, width: int) -> Any:
 
 def sums_there(given: Any, how: Any, entries: Entries, order: int, levels: int, rank: int) -> Held:
     """The sums, being made on the device: of parameters and clips that are there."""
-    out = held(entries.of, "sums", (levels, rank + 1), np.int64)
+    out = entries.memory.held("sums", (levels, rank + 1), np.int64)
     sums, kernel = out.cleared(), _kernel(order, width_of(rank))
     for chunk in entries:
         kernel[chunk.blocks, TILE](*given, *chunk, *how, sums)
@@ -136,11 +136,11 @@ def put(model: Multilinear, mode: int, features: Features, entries: Entries) -> 
     """A model and how features are clipped, as :func:`sums_there` takes them."""
     rank, width = model.ranks[mode], width_of(model.ranks[mode])
     given = features.metric[:, :rank]
-    metric = held(entries.of, "metric", (width, width), np.float32)
+    metric = entries.memory.held("metric", (width, width), np.float32)
     limits = np.array(clips(features))
     how = (
         metric.put(np.diag(given[0]) if given.shape[0] == 1 else given),
-        held(entries.of, "limits", limits.shape, np.float32).put(limits),
+        entries.memory.held("limits", limits.shape, np.float32).put(limits),
     )
     return parameters(model, mode, entries), how
 

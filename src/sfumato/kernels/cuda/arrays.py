@@ -107,10 +107,12 @@ class Held:
         return made
 
     def put(self, array: Array) -> Any:
-        """A copy on the device, in its precision; columns that the array does not have are zero."""
+        """A copy on the device, in its precision; what the array does not have of it is zero."""
+        here = self._twin[tuple(slice(size) for size in array.shape)]
         if array.shape != self._shape:
+            self._twin[array.shape[0] :] = 0
             self._twin[:, array.shape[1] :] = 0
-        _copy(array, self._twin[:, : array.shape[1]] if array.ndim > 1 else self._twin)
+        _copy(array, here)
         self._flat.copy_to_device(self._twin.reshape(-1))
         return self.seen
 
@@ -134,9 +136,21 @@ class Held:
             return jax.block_until_ready(made.reshape(self._shape))
 
 
-def held(of: Array, name: str, shape: tuple[int, ...], dtype: Any) -> Held:
-    """Memory that is there for as long as an array of the host is, such as the entries of a fit."""
-    return kept_for(of, (name, shape, np.dtype(dtype)), lambda: Held(shape, dtype))
+class Memory:
+    """What is held for the sums of one site, by name: of one sum at a time, and so by one thread.
+
+    Kernels read parameters more than once, and rest on nobody writing to them meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Any, Held] = {}
+
+    def held(self, name: str, shape: tuple[int, ...], dtype: Any) -> Held:
+        """Memory of this name, shape and kind: the same at every call, with what was left there."""
+        key = name, shape, np.dtype(dtype)
+        if key not in self._held:
+            self._held[key] = Held(shape, dtype)
+        return self._held[key]
 
 
 def root_of(array: Array) -> Array:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import held
+from sfumato.kernels.cuda.arrays import Memory
 from sfumato.kernels.jax.entrywise import CORE
-from sfumato.types import Array
 
 if TYPE_CHECKING:
     from sfumato.models.multilinear import Multilinear
@@ -31,14 +30,14 @@ class Parameters(NamedTuple):
     firsts: Any
 
 
-def parameters(model: Multilinear, of: Array) -> Parameters:
+def parameters(model: Multilinear, memory: Memory) -> Parameters:
     """A model's parameters, copied there, where memory is held for them; of CP no core is looked at."""
     core = model.free_core if model.free_core.size else np.zeros(1)
     parts = {"rows": model.rows, "biases": model.biases, "core": core}
     rows, biases, flat = (
-        held(of, f"own {name}", part.shape, np.float64).put(part) for name, part in parts.items()
+        memory.held(f"own {name}", part.shape, np.float64).put(part) for name, part in parts.items()
     )
-    firsts = held(of, "own firsts", (model.order,), np.int64).put(np.array(model.offsets))
+    firsts = memory.held("own firsts", (model.order,), np.int64).put(np.array(model.offsets))
     return Parameters(rows, biases, flat, float(model.mean), firsts)
 
 

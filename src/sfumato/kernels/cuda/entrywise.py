@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import held, view
+from sfumato.kernels.cuda.arrays import Memory, view
 from sfumato.kernels.jax.entrywise import Chunks, bytes_there
-from sfumato.types import Array
 
 if TYPE_CHECKING:
     from sfumato.kernels.jax.entrywise import Chunk
@@ -50,11 +49,11 @@ class Entries:
     """Entries sorted by a mode, as kernels see them: looked at once where they stay on the device.
 
     Chunks are no larger than the entries: kernels are the same for any size, and what an entry adds is
-    made by one thread of it. What sums by any mode need is held as long as the array ``of`` is there.
+    made by one thread of it. ``memory`` is that of sums by any mode.
     """
 
-    def __init__(self, entries: ByMode, mode: int, resident: bool, of: Array) -> None:
-        self.of = of
+    def __init__(self, entries: ByMode, mode: int, resident: bool, memory: Memory) -> None:
+        self.memory = memory
         size = max(1, min(CHUNK, entries.values.shape[0]))
         self._chunks = Chunks(entries, mode, resident, size, in_runs=False)
         self._kept = list(map(_seen, self._chunks, self._chunks.presents)) if resident else []
@@ -91,10 +90,10 @@ class Parameters(NamedTuple):
 
 def parameters(model: Multilinear, mode: int, entries: Entries) -> Parameters:
     """The model for sums by a mode, in single precision, its rows filled up to :func:`width_of`."""
-    rank, of = model.ranks[mode], entries.of
-    rows = held(of, "rows", (model.rows.shape[0], width_of(rank)), np.float32)
-    biases = held(of, "biases", model.biases.shape, np.float32)
+    rank, held = model.ranks[mode], entries.memory.held
+    rows = held("rows", (model.rows.shape[0], width_of(rank)), np.float32)
+    biases = held("biases", model.biases.shape, np.float32)
     firsts = [first for m, first in enumerate(model.offsets) if m != mode] + [model.offsets[mode]]
-    begins = held(of, "firsts", (len(firsts),), np.int32).put(np.array(firsts, np.int32))
+    begins = held("firsts", (len(firsts),), np.int32).put(np.array(firsts, np.int32))
     put = rows.put(model.rows[:, :rank]), biases.put(model.biases), np.float32(model.mean)
     return Parameters(*put, begins)

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import held, root_of, view
+from sfumato.kernels.cuda.arrays import Memory, root_of, view
 from sfumato.kernels.cuda.systems import solver
-from sfumato.kernels.jax.kept import remember
+from sfumato.kernels.jax.kept import kept_for, remember
 from sfumato.types import Array
 
 if TYPE_CHECKING:
@@ -78,12 +78,13 @@ def solve_rows(
     bias_variances: Array,
 ) -> None:
     """Write the penalised solution of each row, and keep it on the device for the next sums."""
-    of, levels, biased = root_of(rows), rows.shape[0], bool(np.isfinite(ridge.bias_constant))
+    levels, biased = rows.shape[0], bool(np.isfinite(ridge.bias_constant))
+    held = kept_for(root_of(rows), "memory", Memory).held
     shapes = {"rows": (levels, rank), "biases": (levels,), "along": (levels, rank), "below": (levels,)}
-    solved = {name: held(of, f"solved {name}", shape, np.float32) for name, shape in shapes.items()}
-    constant = held(of, "constant", (rank,), np.float32).put(ridge.constant[:rank])
+    solved = {name: held(f"solved {name}", shape, np.float32) for name, shape in shapes.items()}
+    constant = held("constant", (rank,), np.float32).put(ridge.constant[:rank])
     numbers = np.array([*ridge[1:3], ridge.bias_constant if biased else 0.0, *ridge[4:]])
-    how = held(of, "how", numbers.shape, np.float32).put(numbers)
+    how = held("how", numbers.shape, np.float32).put(numbers)
     _kernel(rank, THREADS)[levels, THREADS](
         *map(view, map(jax.device_put, sums)),
         constant,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import held, there_once
+from sfumato.kernels.cuda.arrays import Memory, there_once
 from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
 from sfumato.kernels.cuda.systems import solver
 from sfumato.types import Array
@@ -85,7 +85,7 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: i
                 lines[k // rank, k % rank] = column_of(rows, core, index, k % rank)
             for e in range(thread, number, threads):
                 place(modes, others, first + e, row, index)
-                target = values[first + e] - mean
+                target = np.float64(values[first + e]) - mean
                 doubt = 0.0
                 for m in range(order):
                     if m != lead:
@@ -136,17 +136,20 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: i
     return kernel
 
 
-def solve_own(model: Multilinear, expected: Expected, entries: ByMode, lead: int) -> tuple[Array, Array]:
+def solve_own(
+    model: Multilinear, expected: Expected, entries: ByMode, lead: int, memory: Memory
+) -> tuple[Array, Array]:
     """Rows and biases of the mode ``lead``, which entries are sorted by."""
-    rank, owners, of = model.ranks[lead], model.shape[lead], entries.values
-    given = parameters(model, of)
-    laid = [there_once(part) for part in (entries.others, of, entries.starts)]
-    constant = held(of, "constant", (rank,), np.float64).put(expected.constant)
-    shift = held(of, "shift", (rank, rank), np.float64).put(expected.shift)
-    pull, means = _flagged(of, "pull", expected.pull, 2), _flagged(of, "means", expected.means, 2)
-    doubts = _flagged(of, "doubts", expected.doubts, 1)
-    out = held(of, "rows found", (owners, rank), np.float64)
-    biases = held(of, "biases found", (owners,), np.float64)
+    rank, owners, held = model.ranks[lead], model.shape[lead], memory.held
+    given = parameters(model, memory)
+    laid = [there_once(part) for part in (entries.others, entries.values, entries.starts)]
+    constant = held("constant", (rank,), np.float64).put(expected.constant)
+    shift = held("shift", (rank, rank), np.float64).put(expected.shift)
+    pull = _flagged(memory, "pull", expected.pull, 2)
+    means = _flagged(memory, "means", expected.means, 2)
+    doubts = _flagged(memory, "doubts", expected.doubts, 1)
+    out = held("rows found", (owners, rank), np.float64)
+    biases = held("biases found", (owners,), np.float64)
     kernel = _kernel(model.order, kind_of(model), lead, rank, THREADS, TILE)
     kernel[owners, THREADS](
         *given, *laid, constant, shift, expected.mean, *pull, *means, *doubts, expected.scatter,
@@ -155,7 +158,7 @@ def solve_own(model: Multilinear, expected: Expected, entries: ByMode, lead: int
     return out.fetched(), biases.fetched()
 
 
-def _flagged(of: Array, name: str, part: Array | None, dimensions: int) -> tuple[bool, Any]:
+def _flagged(memory: Memory, name: str, part: Array | None, dimensions: int) -> tuple[bool, Any]:
     """Whether it is there, and an array that kernels compile for in any case."""
     there = np.zeros((1,) * dimensions) if part is None else part
-    return part is not None, held(of, name, there.shape, np.float64).put(there)
+    return part is not None, memory.held(name, there.shape, np.float64).put(there)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import held, there_once
+from sfumato.kernels.cuda.arrays import Memory, there_once
 from sfumato.kernels.cuda.contributions import clipped, steps_of
 from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
 from sfumato.kernels.cuda.entrywise import width_of
@@ -93,7 +93,7 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, block: int, width: in
         # Entry by entry: what its design is multiplied by, and what is left of its value.
         for e in range(firsts[begin] + thread, firsts[end], threads):
             place(modes, others, e, modes[lead] + unit, index)
-            rest = values[e] - mean
+            rest = np.float64(values[e]) - mean
             for m in range(order):
                 rest -= biases[index[m]]
             explained = 0.0
@@ -113,9 +113,8 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, block: int, width: in
                         x += line[r] * turn[r, c]
                     squares += x * x
             rest -= explained
-            rest = (
-                0.0 if math.isnan(rest) else clipped(rest, most)
-            )  # what is no number lets nothing through
+            # What is no number lets nothing through.
+            rest = 0.0 if math.isnan(rest) else clipped(rest, most)
             norm = math.sqrt(squares)
             short = length * BELOW_ONE / norm if norm > length * BELOW_ONE else 1.0
             scale[e] = short * rest if norm < math.inf else 0.0
@@ -184,7 +183,13 @@ def columns_of(model: Multilinear, block: int) -> int:
 
 
 def unit_sums(
-    model: Multilinear, block: int, features: Features, weighting: Weighting, entries: InCells, lead: int
+    model: Multilinear,
+    block: int,
+    features: Features,
+    weighting: Weighting,
+    entries: InCells,
+    lead: int,
+    memory: Memory,
 ) -> Array:
     """Sums by unit for each level, in steps of the bound's grid; units are levels of a mode."""
     rank, units = columns_of(model, block), entries.starts.shape[0] - 1
@@ -192,12 +197,11 @@ def unit_sums(
     metric = features.metric[:, :rank]
     if block != CORE and metric.shape[0] == 1:
         metric = np.diag(metric[0])
-    of, laid = entries.values, [there_once(part) for part in entries]
-    given = parameters(model, of)
-    turn = held(of, "metric", metric.shape, np.float64).put(metric)
-    weights = held(of, "weights", weighting.levels.shape, np.float64).put(weighting.levels)
-    scale, target = (held(of, name, of.shape, np.float64).seen for name in ("scale", "target"))
-    out = held(of, "sums", (levels, rank + 1), np.int64)
+    laid, given, held = [there_once(part) for part in entries], parameters(model, memory), memory.held
+    turn = held("metric", metric.shape, np.float64).put(metric)
+    weights = held("weights", weighting.levels.shape, np.float64).put(weighting.levels)
+    scale, target = (held(name, entries.values.shape, np.float64).seen for name in ("scale", "target"))
+    out = held("sums", (levels, rank + 1), np.int64)
     kernel = _kernel(model.order, kind_of(model), lead, block, width_of(rank), THREADS)
     kernel[units, THREADS](
         *given, *laid, turn, features.length, features.target, features.bias, weights, weighting.ridge,

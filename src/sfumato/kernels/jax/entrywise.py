@@ -81,12 +81,13 @@ def entry_bytes(ranks: Sequence[int], core_size: int) -> int:
     return 4 * (products + 5 * core_size + 16)
 
 
-def parameters(model: Multilinear) -> Parameters:
-    """A model's parameters on the device: rows that were solved there are there already."""
-    core = np.asarray(model.core, np.float32) if model.free_core.size else None
-    factors, biases = map(there_already, model.factors), map(there_already, model.mode_biases)
-    rest = jax.device_put((core, np.float32(model.mean)))
-    return Parameters(tuple(factors), tuple(biases), *rest)
+def parameters(model: Multilinear, solved: bool = False) -> Parameters:
+    """A model's parameters on the device; where rows are ``solved`` there, some are there already."""
+    single = partial(np.asarray, dtype=np.float32)
+    put = there_already if solved else lambda part: jax.device_put(single(part))
+    core = jax.device_put(single(model.core)) if model.free_core.size else None
+    factors, biases = map(put, model.factors), map(put, model.mode_biases)
+    return Parameters(tuple(factors), tuple(biases), core, jax.device_put(np.float32(model.mean)))
 
 
 class Chunks:

@@ -49,7 +49,7 @@ def there_already(part: Array) -> Any:
     if copies is None:
         return jax.device_put(np.asarray(part, np.float32))
     if not copies or not np.array_equal(copies[0].here, part):
-        here = np.array(part)
+        here = np.array(part, np.float32)
         copies[:] = [_Copy(here, jax.device_put(here))]
     return copies[0].there
 
@@ -64,7 +64,7 @@ def remember(part: Array, here: Array, there: Any) -> None:
 def _copies_of(part: Array) -> list[_Copy] | None:
     """Of a part of memory there is one copy at most; None where none is kept."""
     root = part if part.base is None else part.base
-    if part.dtype != np.float32 or not isinstance(root, np.ndarray):
+    if not isinstance(root, np.ndarray):
         return None
     place = part.__array_interface__["data"][0], part.shape, part.strides
     return kept_for(root, place, list[_Copy])

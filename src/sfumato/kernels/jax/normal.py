@@ -76,7 +76,7 @@ def normal_equations(
     mode, levels = chunks.mode, model.shape[chunks.mode]
     rank, width = model.ranks[chunks.mode], model.rows.shape[1]
     with double_precision():
-        p, variances = parameters(model), _variances_of(model, uncertainty)
+        p, variances = parameters(model, solved=True), _variances_of(model, uncertainty)
         sizes = (levels, rank, rank), (levels, 2 if variances is None else 3, rank), (levels,)
         out = tuple(jnp.zeros(size, jnp.float32) for size in sizes)
         for chunk in chunks:
@@ -165,7 +165,7 @@ def _left_over(p: Parameters, variances: Any, chunk: Chunk, mode: int) -> tuple[
 def residual_sums(model: Multilinear, uncertainty: Uncertainty, chunks: Chunks) -> tuple[float, float]:
     """Sums over all entries: of squared residuals, and of the predictions' variances."""
     with double_precision():
-        p, of_parameters = parameters(model), _variances_of(model, uncertainty)
+        p, of_parameters = parameters(model, solved=True), _variances_of(model, uncertainty)
         variances = None
         if of_parameters is not None:
             biases = [uncertainty.biases[model.span(m)] for m in range(model.order)]
@@ -198,7 +198,7 @@ def core_sums(model: Multilinear, uncertainty: Uncertainty, chunks: Chunks) -> t
     """Gram matrix and right-hand side of the free core entries, in their own order."""
     size = model.free_core.size
     with double_precision():
-        p, variances = parameters(model), _variances_of(model, uncertainty)
+        p, variances = parameters(model, solved=True), _variances_of(model, uncertainty)
         out = jnp.zeros((size, size)), jnp.zeros(size)
         for chunk in chunks:
             out = _add_core(out, p, variances, chunk, chunks.mode)
