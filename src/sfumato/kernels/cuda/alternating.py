@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import Held
+from sfumato.kernels.cuda.arrays import LINED_UP, Held
 from sfumato.kernels.cuda.entrywise import TILE, TILES, Entries, parameters, width_of
 from sfumato.kernels.jax.alternating import clips
 from sfumato.types import Array
@@ -26,15 +26,21 @@ if TYPE_CHECKING:
 
 _NONE, _ONE, _MOST = np.float32(0), np.float32(1), np.float32(2**30)
 _NOWHERE = np.int32(-1)
+_u = np.uint64
+_0, _1, _2, _3, _4 = (_u(number) for number in range(5))
 
 
 @cache
 def _kernel(order: int, width: int) -> Any:
-    """For tensors of an order, and rows of a width."""
-    tiled, indexed = (
-        (TILE, width + 1),
-        (order - 1, TILE),
-    )  # one column more: no two threads meet at a bank
+    """For tensors of an order, and rows of a width.
+
+    Indices are unsigned and loops as long as they are known to be: of signed ones it is looked at every
+    time whether they count from the end, and that takes longer than all else.
+    """
+    tiled = TILE, width + 1  # one column more: no two threads meet at a bank
+    indexed, square = (order - 1, TILE), (width, width)
+    columns, fours, others_there = _u(width), _u(width // 4), _u(order - 1)
+    at_once = _u(TILE // width)  # entries whose rows a block reads together
 
     @cuda.jit
     def kernel(  # type: ignore[no-untyped-def]
@@ -42,83 +48,89 @@ def _kernel(order: int, width: int) -> Any:
     ):
         design = cuda.shared.array(tiled, np.float32)
         whole = cuda.shared.array(tiled, np.float32)  # features first, then their steps
-        turn = cuda.shared.array((width, width), np.float32)
+        turn = cuda.shared.array(square, np.float32, LINED_UP)
         index = cuda.shared.array(indexed, np.int32)
         at = cuda.shared.array(TILE, np.int32)
-        thread = cuda.threadIdx.x
+        thread = _u(cuda.threadIdx.x)
+        column, group = thread % columns, thread // columns
         length, most, bias, step, limit = limits[0], limits[1], limits[2], limits[3], limits[4]
-        rank = out.shape[1] - 1  # columns of features; those after them are zero
-        for k in range(thread, width * width, TILE):
-            turn[k // width, k % width] = metric[k // width, k % width]
-        column, group = thread % width, thread // width
+        rank = _u(out.shape[1] - 1)  # columns of features; those after them are zero
+        for k in range(group, columns, at_once):
+            turn[k, column] = metric[k, column]
         level, total, of_biases = _NOWHERE, np.int64(0), np.int64(0)
         begin = cuda.blockIdx.x * TILES * TILE
         for tile in range(TILES):
-            entry = begin + tile * TILE + thread
+            entry = begin + tile * TILE + cuda.threadIdx.x
             there = entry < present
             entry = min(entry, present - 1)
             cuda.syncthreads()  # the tile before has been added up
             at[thread] = levels[entry] if there else _NOWHERE
-            for m in range(order - 1):
+            for m in range(others_there):
                 index[m, thread] = firsts[m] + others[m, entry]
             cuda.syncthreads()
             # Neighbouring threads read neighbouring columns of a row.
-            for k in range(width):
-                e, c = (k * TILE + thread) // width, (k * TILE + thread) % width
-                product = rows[index[0, e], c]
-                for m in range(1, order - 1):
-                    product *= rows[index[m, e], c]
-                design[e, c] = product
+            for k in range(columns):
+                e = k * at_once + group
+                product = rows[_u(index[_0, e]), column]
+                for m in range(_1, others_there):
+                    product *= rows[_u(index[m, e]), column]
+                design[e, column] = product
             cuda.syncthreads()
             # From here on a thread has an entry of its own.
-            own = firsts[order - 1] + levels[entry]
+            own = _u(firsts[others_there] + levels[entry])
             residual = values[entry] - mean - biases[own]
-            for m in range(order - 1):
-                residual -= biases[index[m, thread]]
-            for c in range(width):
+            for m in range(others_there):
+                residual -= biases[_u(index[m, thread])]
+            for c in range(columns):
                 residual -= design[thread, c] * rows[own, c]
             target = min(max(residual, -most), most) if not math.isnan(residual) else _NONE
             squares = _NONE
-            for c in range(0, width, 4):
+            for four in range(fours):
+                first = four * _4
                 x0 = x1 = x2 = x3 = _NONE
-                for r in range(width):
+                for r in range(columns):
                     d = design[thread, r]
-                    x0 += d * turn[r, c]
-                    x1 += d * turn[r, c + 1]
-                    x2 += d * turn[r, c + 2]
-                    x3 += d * turn[r, c + 3]
-                whole[thread, c], whole[thread, c + 1] = x0, x1
-                whole[thread, c + 2], whole[thread, c + 3] = x2, x3
+                    x0 += d * turn[r, first]
+                    x1 += d * turn[r, first + _1]
+                    x2 += d * turn[r, first + _2]
+                    x3 += d * turn[r, first + _3]
+                whole[thread, first], whole[thread, first + _1] = x0, x1
+                whole[thread, first + _2], whole[thread, first + _3] = x2, x3
                 squares += x0 * x0 + x1 * x1 + x2 * x2 + x3 * x3
             norm = math.sqrt(squares)
             scale = (length / norm if norm > length else _ONE) * target / step
             squares = _NONE
-            for c in range(width + 1):
-                number = whole[thread, c] * scale if c < width else bias * target / step
+            for c in range(columns):
+                number = whole[thread, c] * scale
                 if abs(number) < _MOST:
                     number = np.float32(np.int32(number))
                 whole[thread, c] = number
                 squares += number * number
+            number = bias * target / step
+            if abs(number) < _MOST:
+                number = np.float32(np.int32(number))
+            whole[thread, columns] = number
+            squares += number * number
             if not (there and squares <= limit):  # nor where any is NaN
-                for c in range(width + 1):
+                for c in range(columns + _1):
                     whole[thread, c] = _NONE
             cuda.syncthreads()
             # A thread adds up a column of some neighbouring entries, level by level.
-            for k in range(width):
-                e = group * width + k
+            for k in range(columns):
+                e = group * columns + k
                 if at[e] != level:
                     if level >= 0 and column < rank:
-                        cuda.atomic.add(out, (level, column), total)
-                        if column == 0:
-                            cuda.atomic.add(out, (level, rank), of_biases)
+                        cuda.atomic.add(out, (_u(level), column), total)
+                        if column == _0:
+                            cuda.atomic.add(out, (_u(level), rank), of_biases)
                     level, total, of_biases = at[e], np.int64(0), np.int64(0)
                 total += np.int64(whole[e, column])
-                if column == 0:
-                    of_biases += np.int64(whole[e, width])
+                if column == _0:
+                    of_biases += np.int64(whole[e, columns])
         if level >= 0 and column < rank:
-            cuda.atomic.add(out, (level, column), total)
-            if column == 0:
-                cuda.atomic.add(out, (level, rank), of_biases)
+            cuda.atomic.add(out, (_u(level), column), total)
+            if column == _0:
+                cuda.atomic.add(out, (_u(level), rank), of_biases)
 
     return kernel
 

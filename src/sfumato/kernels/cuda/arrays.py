@@ -23,6 +23,7 @@ from sfumato.kernels.numba.threads import share
 from sfumato.types import Array
 
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
+LINED_UP = None if SIMULATED else 16  # bytes: of arrays that are read four numbers at a time
 _THREADS, _CLEARING = 128, 1024  # of a block, and blocks that clear memory
 
 
