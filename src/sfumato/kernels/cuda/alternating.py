@@ -17,6 +17,7 @@ from numba import cuda
 
 from sfumato.kernels.cuda.arrays import LINED_UP, Held
 from sfumato.kernels.cuda.entrywise import TILE, TILES, Entries, parameters, width_of
+from sfumato.kernels.cuda.indices import FOUR, ONE, THREE, TWO, ZERO, unsigned
 from sfumato.kernels.jax.alternating import clips
 from sfumato.types import Array
 
@@ -26,21 +27,18 @@ if TYPE_CHECKING:
 
 _NONE, _ONE, _MOST = np.float32(0), np.float32(1), np.float32(2**30)
 _NOWHERE = np.int32(-1)
-_u = np.uint64
-_0, _1, _2, _3, _4 = (_u(number) for number in range(5))
 
 
 @cache
 def _kernel(order: int, width: int) -> Any:
     """For tensors of an order, and rows of a width.
 
-    Indices are unsigned and loops as long as they are known to be: of signed ones it is looked at every
-    time whether they count from the end, and that takes longer than all else.
+    Loops are as long as they are known to be, and written out where they are short.
     """
     tiled = TILE, width + 1  # one column more: no two threads meet at a bank
     indexed, square = (order - 1, TILE), (width, width)
-    columns, fours, others_there = _u(width), _u(width // 4), _u(order - 1)
-    at_once = _u(TILE // width)  # entries whose rows a block reads together
+    columns, fours, others_there = unsigned(width), unsigned(width // 4), unsigned(order - 1)
+    at_once = unsigned(TILE // width)  # entries whose rows a block reads together
 
     @cuda.jit
     def kernel(  # type: ignore[no-untyped-def]
@@ -51,10 +49,10 @@ def _kernel(order: int, width: int) -> Any:
         turn = cuda.shared.array(square, np.float32, LINED_UP)
         index = cuda.shared.array(indexed, np.int32)
         at = cuda.shared.array(TILE, np.int32)
-        thread = _u(cuda.threadIdx.x)
+        thread = unsigned(cuda.threadIdx.x)
         column, group = thread % columns, thread // columns
         length, most, bias, step, limit = limits[0], limits[1], limits[2], limits[3], limits[4]
-        rank = _u(out.shape[1] - 1)  # columns of features; those after them are zero
+        rank = unsigned(out.shape[1] - 1)  # columns of features; those after them are zero
         for k in range(group, columns, at_once):
             turn[k, column] = metric[k, column]
         level, total, of_biases = _NOWHERE, np.int64(0), np.int64(0)
@@ -71,31 +69,31 @@ def _kernel(order: int, width: int) -> Any:
             # Neighbouring threads read neighbouring columns of a row.
             for k in range(columns):
                 e = k * at_once + group
-                product = rows[_u(index[_0, e]), column]
-                for m in range(_1, others_there):
-                    product *= rows[_u(index[m, e]), column]
+                product = rows[unsigned(index[ZERO, e]), column]
+                for m in range(ONE, others_there):
+                    product *= rows[unsigned(index[m, e]), column]
                 design[e, column] = product
             cuda.syncthreads()
             # From here on a thread has an entry of its own.
-            own = _u(firsts[others_there] + levels[entry])
+            own = unsigned(firsts[others_there] + levels[entry])
             residual = values[entry] - mean - biases[own]
             for m in range(others_there):
-                residual -= biases[_u(index[m, thread])]
+                residual -= biases[unsigned(index[m, thread])]
             for c in range(columns):
                 residual -= design[thread, c] * rows[own, c]
             target = min(max(residual, -most), most) if not math.isnan(residual) else _NONE
             squares = _NONE
             for four in range(fours):
-                first = four * _4
+                first = four * FOUR
                 x0 = x1 = x2 = x3 = _NONE
                 for r in range(columns):
                     d = design[thread, r]
                     x0 += d * turn[r, first]
-                    x1 += d * turn[r, first + _1]
-                    x2 += d * turn[r, first + _2]
-                    x3 += d * turn[r, first + _3]
-                whole[thread, first], whole[thread, first + _1] = x0, x1
-                whole[thread, first + _2], whole[thread, first + _3] = x2, x3
+                    x1 += d * turn[r, first + ONE]
+                    x2 += d * turn[r, first + TWO]
+                    x3 += d * turn[r, first + THREE]
+                whole[thread, first], whole[thread, first + ONE] = x0, x1
+                whole[thread, first + TWO], whole[thread, first + THREE] = x2, x3
                 squares += x0 * x0 + x1 * x1 + x2 * x2 + x3 * x3
             norm = math.sqrt(squares)
             scale = (length / norm if norm > length else _ONE) * target / step
@@ -112,7 +110,7 @@ def _kernel(order: int, width: int) -> Any:
             whole[thread, columns] = number
             squares += number * number
             if not (there and squares <= limit):  # nor where any is NaN
-                for c in range(columns + _1):
+                for c in range(columns + ONE):
                     whole[thread, c] = _NONE
             cuda.syncthreads()
             # A thread adds up a column of some neighbouring entries, level by level.
@@ -120,17 +118,17 @@ def _kernel(order: int, width: int) -> Any:
                 e = group * columns + k
                 if at[e] != level:
                     if level >= 0 and column < rank:
-                        cuda.atomic.add(out, (_u(level), column), total)
-                        if column == _0:
-                            cuda.atomic.add(out, (_u(level), rank), of_biases)
+                        cuda.atomic.add(out, (unsigned(level), column), total)
+                        if column == ZERO:
+                            cuda.atomic.add(out, (unsigned(level), rank), of_biases)
                     level, total, of_biases = at[e], np.int64(0), np.int64(0)
                 total += np.int64(whole[e, column])
-                if column == _0:
+                if column == ZERO:
                     of_biases += np.int64(whole[e, columns])
         if level >= 0 and column < rank:
-            cuda.atomic.add(out, (_u(level), column), total)
-            if column == _0:
-                cuda.atomic.add(out, (_u(level), rank), of_biases)
+            cuda.atomic.add(out, (unsigned(level), column), total)
+            if column == ZERO:
+                cuda.atomic.add(out, (unsigned(level), rank), of_biases)
 
     return kernel
 

@@ -14,6 +14,7 @@ import numpy as np
 from numba import cuda
 
 from sfumato.kernels.cuda.arrays import Memory
+from sfumato.kernels.cuda.indices import ONE, unsigned
 from sfumato.kernels.jax.entrywise import CORE
 
 if TYPE_CHECKING:
@@ -50,13 +51,15 @@ def kind_of(model: Multilinear) -> tuple[int, ...]:
 def placed(order: int, lead: int) -> Any:
     """Rows of an entry, mode after mode; that of the mode ``lead``, which entries lack, is given."""
 
+    modes, alone = unsigned(order), unsigned(lead)
+
     @cuda.jit(device=True)
     def place(firsts, others, entry, row, index):  # type: ignore[no-untyped-def]
-        for m in range(order):
-            if m == lead:
+        for m in range(modes):
+            if m == alone:
                 index[m] = row
             else:
-                index[m] = firsts[m] + others[m if m < lead else m - 1, entry]
+                index[m] = unsigned(firsts[m] + others[m if m < alone else m - ONE, entry])
 
     return place
 
@@ -70,11 +73,13 @@ def design(order: int, ranks: tuple[int, ...], block: int) -> Any:
 
 
 def _of_products(order: int, block: int) -> Any:
+    modes, own = unsigned(order), unsigned(block)
+
     @cuda.jit(device=True)
     def column_of(rows, core, index, column):  # type: ignore[no-untyped-def]
         product = 1.0
-        for m in range(order):
-            if m != block:
+        for m in range(modes):
+            if m != own:
                 product *= rows[index[m], column]
         return product
 
@@ -86,10 +91,10 @@ def _of_core(ranks: tuple[int, ...]) -> Any:
 
     @cuda.jit(device=True)
     def column_of(rows, core, index, column):  # type: ignore[no-untyped-def]
-        product, rest = 1.0, column
+        product, rest = 1.0, np.int64(column)
         for k in range(order):
             m = order - 1 - k
-            product *= rows[index[m], rest % ranks[m]]
+            product *= rows[index[m], unsigned(rest % ranks[m])]
             rest //= ranks[m]
         return product
 
@@ -104,15 +109,15 @@ def _contracted(ranks: tuple[int, ...], block: int) -> Any:
     def column_of(rows, core, index, column):  # type: ignore[no-untyped-def]
         total = 0.0
         for term in range(terms):
-            product, rest, at = 1.0, term, column * strides[block]
+            product, rest, at = 1.0, term, np.int64(column) * strides[block]
             for k in range(order):
                 m = order - 1 - k
                 if m != block:
                     digit = rest % ranks[m]
                     rest //= ranks[m]
-                    product *= rows[index[m], digit]
+                    product *= rows[index[m], unsigned(digit)]
                     at += digit * strides[m]
-            total = cuda.fma(core[at], product, total)  # rounded alike wherever it stands
+            total = cuda.fma(core[unsigned(at)], product, total)  # rounded alike wherever it stands
         return total
 
     return column_of

@@ -16,6 +16,7 @@ from numba import cuda
 
 from sfumato.kernels.cuda.arrays import Memory, there_once
 from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
+from sfumato.kernels.cuda.indices import ONE, ZERO, unsigned
 from sfumato.kernels.cuda.systems import solver
 from sfumato.types import Array
 
@@ -51,44 +52,46 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: i
     products = size * (size + 1) // 2
     share = -(-products // threads)
     tiled, squared, system = (tile, size + 1), (size, size), (rank, size + 1)
-    of_target, of_one = rank, rank + 1
+    columns, of_target, of_one = unsigned(rank), unsigned(rank), unsigned(rank + 1)
+    all_threads, at_once, modes_there, own = map(unsigned, (threads, tile, order, lead))
 
     @cuda.jit
     def kernel(  # type: ignore[no-untyped-def]
         rows, biases, core, mean, modes, others, values, starts, constant, shift, prior, pulled, pull,
         meant, means, doubted, doubts, scatter, bias_precision, out, out_biases,
     ):  # fmt: skip
-        thread, owner = cuda.threadIdx.x, cuda.blockIdx.x
+        thread, owner = unsigned(cuda.threadIdx.x), unsigned(cuda.blockIdx.x)
         lines = cuda.shared.array(tiled, np.float64)
         weights = cuda.shared.array(tile, np.float64)
         sums = cuda.shared.array(squared, np.float64)
         a = cuda.shared.array(system, np.float64)
         expected = cuda.shared.array(rank, np.float64)
         smallest = cuda.shared.array(rank, np.float64)
-        index = cuda.local.array(order, np.int64)
-        left = cuda.local.array(share, np.int64)
-        right = cuda.local.array(share, np.int64)
+        index = cuda.local.array(order, np.uint64)
+        left = cuda.local.array(share, np.uint64)
+        right = cuda.local.array(share, np.uint64)
         total = cuda.local.array(share, np.float64)
-        begin, end = starts[owner], starts[owner + 1]
-        row = modes[lead] + owner
+        begin, end = unsigned(starts[owner]), unsigned(starts[owner + ONE])
+        row = unsigned(modes[own]) + owner
         for k in range(share):  # which products this thread adds up
-            i, rest = 0, min(thread + k * threads, products - 1)
+            i, rest = 0, min(cuda.threadIdx.x + k * threads, products - 1)
             while rest >= size - i:
                 rest -= size - i
                 i += 1
-            left[k], right[k], total[k] = i, i + rest, 0.0
-        for first in range(begin, end, tile):
-            number = min(tile, end - first)
+            left[k], right[k], total[k] = unsigned(i), unsigned(i + rest), 0.0
+        for first in range(begin, end, at_once):
+            number = min(at_once, end - first)
             cuda.syncthreads()  # what was there has been added up
-            for k in range(thread, number * rank, threads):
-                place(modes, others, first + k // rank, row, index)
-                lines[k // rank, k % rank] = column_of(rows, core, index, k % rank)
-            for e in range(thread, number, threads):
+            for k in range(thread, number * columns, all_threads):
+                line, column = k // columns, k % columns
+                place(modes, others, first + line, row, index)
+                lines[line, column] = column_of(rows, core, index, column)
+            for e in range(thread, number, all_threads):
                 place(modes, others, first + e, row, index)
                 target = np.float64(values[first + e]) - mean
                 doubt = 0.0
-                for m in range(order):
-                    if m != lead:
+                for m in range(modes_there):
+                    if m != own:
                         target -= biases[index[m]]
                     if doubted:
                         doubt += doubts[index[m]]
@@ -104,33 +107,33 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, rank: int, threads: i
         cuda.syncthreads()
         # Means of the row, and the system of the rest: what the entries say, and their designs.
         noise, counts = 1 / scatter, sums[of_one, of_one]
-        for r in range(thread, rank, threads):
+        for r in range(thread, columns, all_threads):
             expected[r] = means[owner, r] if meant else 0.0
             if pulled and counts > 0:
-                expected[r] += pull[0, r] * (sums[r, of_one] / counts - pull[1, r])
+                expected[r] += pull[ZERO, r] * (sums[r, of_one] / counts - pull[ONE, r])
         cuda.syncthreads()
-        for r in range(thread, rank, threads):
+        for r in range(thread, columns, all_threads):
             known = 0.0
-            for c in range(rank):
+            for c in range(columns):
                 a[r, c] = noise * (sums[r, c] + shift[r, c])
                 known += (sums[r, c] + shift[r, c]) * expected[c]
             a[r, r] += constant[r]
             smallest[r] = _RESOLUTION * a[r, r]
             a[r, of_target] = noise * (sums[r, of_target] - known) + constant[r] * prior
             a[r, of_one] = noise * sums[r, of_one]
-        solve(a, smallest, thread)
+        solve(a, smallest, cuda.threadIdx.x)
         # The bias is one more column: eliminate the row, solve for it, put it back.
         bias = 0.0
         if bias_precision < math.inf:
             rest, schur = noise * sums[of_target, of_one], noise * counts + bias_precision
-            for r in range(rank):
+            for r in range(columns):
                 along = noise * sums[r, of_one]
                 rest -= along * (expected[r] + a[r, of_target])
                 schur -= along * a[r, of_one]
             bias = rest / schur
-        if thread == 0:
+        if thread == ZERO:
             out_biases[owner] = bias
-        for r in range(thread, rank, threads):
+        for r in range(thread, columns, all_threads):
             out[owner, r] = a[r, of_target] - bias * a[r, of_one] + expected[r]
 
     return kernel

@@ -21,6 +21,7 @@ from sfumato.kernels.cuda.arrays import Memory, there_once
 from sfumato.kernels.cuda.contributions import clipped, steps_of
 from sfumato.kernels.cuda.designs import design, kind_of, parameters, placed
 from sfumato.kernels.cuda.entrywise import width_of
+from sfumato.kernels.cuda.indices import ONE, ZERO, unsigned
 from sfumato.kernels.grid import BELOW_ONE, grid
 from sfumato.kernels.jax.entrywise import CORE
 from sfumato.kernels.numba.ordering import row_starts, scatter, slots_by
@@ -69,47 +70,50 @@ def in_one_cell(entries: ByMode) -> InCells:
 
 
 @cache
-def _kernel(order: int, ranks: tuple[int, ...], lead: int, block: int, width: int, threads: int) -> Any:
-    """``width`` columns, a power of two, of which some may be beyond the last one."""
-    column_of, place, groups = design(order, ranks, block), placed(order, lead), threads // width
-    diagonal = block == CORE
-    turned, shared = (1 if diagonal else width, width), (groups, width)
+def _kernel(order: int, ranks: tuple[int, ...], lead: int, block: int, rank: int, threads: int) -> Any:
+    """For so many columns; threads of a group are filled up to a power of two, and some have none."""
+    width, diagonal = width_of(rank), block == CORE
+    column_of, place = design(order, ranks, block), placed(order, lead)
+    turned, shared = (1 if diagonal else rank, rank), (threads // width, width)
+    columns, wide, groups = unsigned(rank), unsigned(width), unsigned(threads // width)
+    all_threads, modes_there, own, asked = map(unsigned, (threads, order, lead, max(block, 0)))
 
     @cuda.jit
     def kernel(  # type: ignore[no-untyped-def]
         rows, biases, core, mean, modes, starts, levels, firsts, others, values, metric, length, most,
         bias, weights, ridge, bound, step, scale, target, out,
     ):  # fmt: skip
-        thread, unit = cuda.threadIdx.x, cuda.blockIdx.x
-        begin, end, rank = starts[unit], starts[unit + 1], metric.shape[1]
+        thread, unit = unsigned(cuda.threadIdx.x), unsigned(cuda.blockIdx.x)
+        begin, end = unsigned(starts[unit]), unsigned(starts[unit + ONE])
         turn = cuda.shared.array(turned, np.float64)
         sums = cuda.shared.array(shared, np.float64)
         found = cuda.shared.array((2, threads), np.float64)
-        index = cuda.local.array(order, np.int64)
-        line = cuda.local.array(width, np.float64)
-        for k in range(thread, metric.shape[0] * rank, threads):
-            turn[k // rank, k % rank] = metric[k // rank, k % rank]
+        index = cuda.local.array(order, np.uint64)
+        line = cuda.local.array(rank, np.float64)
+        row = unsigned(modes[own]) + unit
+        for k in range(thread, columns * unsigned(metric.shape[0]), all_threads):
+            turn[k // columns, k % columns] = metric[k // columns, k % columns]
         cuda.syncthreads()
         # Entry by entry: what its design is multiplied by, and what is left of its value.
-        for e in range(firsts[begin] + thread, firsts[end], threads):
-            place(modes, others, e, modes[lead] + unit, index)
+        for e in range(unsigned(firsts[begin]) + thread, unsigned(firsts[end]), all_threads):
+            place(modes, others, e, row, index)
             rest = np.float64(values[e]) - mean
-            for m in range(order):
+            for m in range(modes_there):
                 rest -= biases[index[m]]
             explained = 0.0
             squares = 0.0
-            for c in range(rank):
+            for c in range(columns):
                 if diagonal:
                     of_design = column_of(rows, core, index, c)
                     explained += of_design * core[c]
-                    squares += (of_design * turn[0, c]) ** 2
+                    squares += (of_design * turn[ZERO, c]) ** 2
                 else:
                     line[c] = column_of(rows, core, index, c)
-                    explained += line[c] * rows[index[block], c]
+                    explained += line[c] * rows[index[asked], c]
             if not diagonal:
-                for c in range(rank):
+                for c in range(columns):
                     x = 0.0
-                    for r in range(rank):
+                    for r in range(columns):
                         x += line[r] * turn[r, c]
                     squares += x * x
             rest -= explained
@@ -120,7 +124,7 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, block: int, width: in
             scale[e] = short * rest if norm < math.inf else 0.0
             target[e] = rest
         cuda.syncthreads()
-        column, group = thread % width, thread // width
+        column, group = thread % wide, thread // wide
         squares = 0.0
         size = 0.0
         factor = 0.0
@@ -129,45 +133,47 @@ def _kernel(order: int, ranks: tuple[int, ...], lead: int, block: int, width: in
                 cell = first + group
                 total = 0.0
                 rest = 0.0
+                number = ZERO
                 if cell < end:
-                    for e in range(firsts[cell], firsts[cell + 1]):
+                    number = unsigned(firsts[cell + ONE] - firsts[cell])
+                    for e in range(unsigned(firsts[cell]), unsigned(firsts[cell]) + number):
                         rest += target[e]
-                        if column < rank and scale[e] != 0:
-                            place(modes, others, e, modes[lead] + unit, index)
+                        if column < columns and scale[e] != 0:
+                            place(modes, others, e, row, index)
                             total = cuda.fma(scale[e], column_of(rows, core, index, column), total)
                 sums[group, column] = total
                 cuda.syncthreads()
                 if cell < end:
-                    level = levels[cell]
+                    level = unsigned(levels[cell])
                     weight = weights[level]
                     x = 0.0
-                    if column < rank:
+                    if column < columns:
                         if diagonal:
-                            x = total * turn[0, column]
+                            x = total * turn[ZERO, column]
                         else:
-                            for r in range(rank):
+                            for r in range(columns):
                                 x = cuda.fma(sums[group, r], turn[r, column], x)
                     x *= weight
                     of_bias = bias * weight * rest
                     if adding:
-                        if column < rank:
+                        if column < columns:
                             cuda.atomic.add(out, (level, column), steps_of(factor * x, step))
-                        if column == 0:
-                            cuda.atomic.add(out, (level, rank), steps_of(factor * of_bias, step))
+                        if column == ZERO:
+                            cuda.atomic.add(out, (level, columns), steps_of(factor * of_bias, step))
                     else:
                         squares += x * x
-                        if column == 0:
+                        if column == ZERO:
                             squares += of_bias * of_bias
-                            size += (weight * (firsts[cell + 1] - firsts[cell])) ** 2
+                            size += (weight * np.float64(number)) ** 2
                 cuda.syncthreads()
             if not adding:
-                found[0, thread], found[1, thread] = squares, size
+                found[ZERO, thread], found[ONE, thread] = squares, size
                 cuda.syncthreads()
                 squares = 0.0
                 size = ridge
-                for t in range(threads):  # each of the threads adds up all of them, in the same order
-                    squares += found[0, t]
-                    size += found[1, t]
+                for t in range(all_threads):  # by each of the threads, in the same order
+                    squares += found[ZERO, t]
+                    size += found[ONE, t]
                 factor = 1 / math.sqrt(size)
                 if factor * math.sqrt(squares) > bound * BELOW_ONE:
                     factor = bound * BELOW_ONE / math.sqrt(squares)
@@ -202,7 +208,7 @@ def unit_sums(
     weights = held("weights", weighting.levels.shape, np.float64).put(weighting.levels)
     scale, target = (held(name, entries.values.shape, np.float64).seen for name in ("scale", "target"))
     out = held("sums", (levels, rank + 1), np.int64)
-    kernel = _kernel(model.order, kind_of(model), lead, block, width_of(rank), THREADS)
+    kernel = _kernel(model.order, kind_of(model), lead, block, rank, THREADS)
     kernel[units, THREADS](
         *given, *laid, turn, features.length, features.target, features.bias, weights, weighting.ridge,
         weighting.bound, grid(weighting.bound), scale, target, out.cleared(),
