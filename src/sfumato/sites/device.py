@@ -91,15 +91,7 @@ def most_of_units(shape: Shape) -> str | None:
     return f"cores of up to {MOST_COLUMNS} numbers" if shape.core_size > MOST_COLUMNS else None
 
 
-def solve_rows(
-    sums: NormalEquations,
-    ridge: Ridge,
-    rank: int,
-    rows: Array,
-    biases: Array,
-    row_variances: Array,
-    bias_variances: Array,
-) -> None:
+def solve_rows(sums: NormalEquations, ridge: Ridge, rank: int, *where: Array) -> None:
     """Write the solutions of equations that were made on a device, which solves them."""
     from sfumato.kernels.cuda import MOST_RANK
     from sfumato.kernels.jax import within_memory
@@ -109,7 +101,7 @@ def solve_rows(
     else:
         from sfumato.kernels.jax.normal import solve_rows as solve
     with within_memory():
-        solve(sums, ridge, rank, rows, biases, row_variances, bias_variances)
+        solve(sums, ridge, rank, *where)
 
 
 # -- memory ---------------------------------------------------------------------------------------

@@ -154,11 +154,6 @@ class Memory:
         return self._held[key]
 
 
-def root_of(array: Array) -> Array:
-    """The array whose memory a part of it is."""
-    return array.base if isinstance(array.base, np.ndarray) else array
-
-
 def _copy(source: Array, target: Array) -> None:
     def some(first: int, last: int) -> None:
         np.copyto(target[first:last], source[first:last], casting="same_kind")

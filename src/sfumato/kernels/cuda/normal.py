@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from numba import cuda
 
-from sfumato.kernels.cuda.arrays import Memory, root_of, view
+from sfumato.kernels.cuda.arrays import Memory, view
 from sfumato.kernels.cuda.systems import solver
-from sfumato.kernels.jax.kept import kept_for, remember
+from sfumato.kernels.jax.kept import kept_for, remember, root_of
 from sfumato.types import Array
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def solve_rows(
 ) -> None:
     """Write the penalised solution of each row, and keep it on the device for the next sums."""
     levels, biased = rows.shape[0], bool(np.isfinite(ridge.bias_constant))
-    held = kept_for(root_of(rows), "memory", Memory).held
+    root = root_of(rows)
+    held = (Memory() if root is None else kept_for(root, "memory", Memory)).held
     shapes = {"rows": (levels, rank), "biases": (levels,), "along": (levels, rank), "below": (levels,)}
     solved = {name: held(f"solved {name}", shape, np.float32) for name, shape in shapes.items()}
     constant = held("constant", (rank,), np.float32).put(ridge.constant[:rank])

@@ -63,8 +63,14 @@ def remember(part: Array, here: Array, there: Any) -> None:
 
 def _copies_of(part: Array) -> list[_Copy] | None:
     """Of a part of memory there is one copy at most; None where none is kept."""
-    root = part if part.base is None else part.base
-    if not isinstance(root, np.ndarray):
+    root = root_of(part)
+    if root is None:
         return None
     place = part.__array_interface__["data"][0], part.shape, part.strides
     return kept_for(root, place, list[_Copy])
+
+
+def root_of(part: Array) -> Array | None:
+    """The array whose memory this is a part of; None where it is no array's."""
+    root = part if part.base is None else part.base
+    return root if isinstance(root, np.ndarray) else None
