@@ -110,7 +110,15 @@ def fill_in(page, epsilon, file="trial.csv"):
     """Everything up to what is expected."""
     choose_columns(page, file)
     say_what_is_public(page)
-    fill(page.get_by_label("epsilon, the budget"), epsilon)
+    choose_epsilon(page, epsilon)
+
+
+def choose_epsilon(page, epsilon):
+    """Once the step has come to rest: what is clicked while it moves to its place is not hit."""
+    field = page.get_by_label("epsilon, the budget")
+    field.wait_for()
+    shown(page)
+    fill(field, epsilon)
 
 
 def say_what_is_public(page):
@@ -128,7 +136,7 @@ def say_what_is_public(page):
 
 def go_on_to_what_is_expected(page):
     say_what_is_public(page)
-    fill(page.get_by_label("epsilon, the budget"), "0.1")  # as other tests may have spent some
+    choose_epsilon(page, "0.1")  # as other tests may have spent some
     page.get_by_role("button", name="See what to expect").click()
     page.get_by_role("button", name="Spend epsilon").wait_for()
 
