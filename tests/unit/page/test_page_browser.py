@@ -106,18 +106,18 @@ def go_on(page):
     page.get_by_role("button", name="Go on", exact=True).last.click()
 
 
-def fill_in(page, epsilon, file="trial.csv"):
+def fill_in(page, epsilon, file="trial.csv", wait=None):
     """Everything up to what is expected."""
     choose_columns(page, file)
     say_what_is_public(page)
-    choose_epsilon(page, epsilon)
+    choose_epsilon(page, epsilon, wait or shown)
 
 
-def choose_epsilon(page, epsilon):
+def choose_epsilon(page, epsilon, wait=shown):  # without scripts there are no frames to wait for
     """Once the step has come to rest: what is clicked while it moves to its place is not hit."""
     field = page.get_by_label("epsilon, the budget")
     field.wait_for()
-    shown(page)
+    wait(page)
     fill(field, epsilon)
 
 
@@ -279,7 +279,7 @@ def test_all_of_it_works_without_scripts(browser, address):
     page.set_default_timeout(PATIENCE)
     page.goto(address)
     page.wait_for_url("**/")
-    fill_in(page, "2", "plain.csv")
+    fill_in(page, "2", "plain.csv", wait=lambda each: each.wait_for_load_state())
     page.get_by_role("button", name="See what to expect").click()
     page.get_by_role("button", name="Spend epsilon 2 and fit").click()
     page.get_by_role("heading", name="Take it with you").wait_for()
